@@ -1,0 +1,110 @@
+"""Every error that spanfold raises of its own accord.
+
+Errors carry their data as attributes; their message is one sentence that names the thing and says what to do.
+A caller's own exceptions (from ``stop_when``, ``on_token``, ``cancel``) are never wrapped: they propagate unchanged.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .decoder import Result
+
+__all__ = [
+    "ConfigError",
+    "DecodeFailed",
+    "IllegalEvent",
+    "NotStarted",
+    "RecorderFailed",
+    "ReplayDiverged",
+    "RuntimeContractError",
+    "SessionClosed",
+    "SessionInUse",
+    "SpanfoldError",
+    "TooManySessions",
+]
+
+
+class SpanfoldError(Exception):
+    """Base of all errors of this package."""
+
+
+class ConfigError(SpanfoldError, ValueError):
+    """An argument, limit, policy or file is unusable; the message names the field and what it should be."""
+
+
+class IllegalEvent(SpanfoldError):
+    """An event that the state does not allow. The state is unchanged.
+
+    Attributes:
+        phase: the phase in which the event came.
+        event: the name of its type.
+        problem: what is wrong with it.
+    """
+
+    def __init__(self, phase: str, event: str, problem: str) -> None:
+        super().__init__(f"{event} is not allowed in phase {phase!r}: {problem}")
+        self.phase = phase
+        self.event = event
+        self.problem = problem
+
+
+class NotStarted(SpanfoldError):
+    """Raised *by a runtime* when a call was refused before anything was touched.
+
+    The draft of the refused span is restored and the session stays as it was. Any other exception counts as started.
+    """
+
+
+class RuntimeContractError(SpanfoldError):
+    """A runtime returned something that its contract excludes (a wrong position, too few predictions, a masked id)."""
+
+
+class SessionClosed(SpanfoldError):
+    """The session was dropped, or its turn is finished: what was committed stays readable, nothing more can be decoded."""
+
+
+class SessionInUse(SpanfoldError):
+    """Two threads drove one session at once, or a callback called back into the session that is calling it."""
+
+
+class TooManySessions(SpanfoldError):
+    """The bound on live sessions of one runtime is reached."""
+
+    def __init__(self, live: int, bound: int) -> None:
+        super().__init__(f"{live} sessions are live on this runtime and max_sessions is {bound}: close one, or raise max_sessions")
+        self.live = live
+        self.bound = bound
+
+
+class ReplayDiverged(SpanfoldError):
+    """A redrive decided something else than was recorded.
+
+    Attributes:
+        seq: number of the first event that differs.
+        recorded: the event in the log (None: the log ends here).
+        replayed: what the round did instead (an event, or the request it made).
+    """
+
+    def __init__(self, seq: int, recorded: object, replayed: object) -> None:
+        super().__init__(f"event {seq}: recorded {recorded!r}, replayed {replayed!r}")
+        self.seq = seq
+        self.recorded = recorded
+        self.replayed = replayed
+
+
+class _WithPartial(SpanfoldError):
+    """Attributes: partial, the Result up to the failure (None from an opened session, whose state stays readable)."""
+
+    def __init__(self, message: str, partial: Result | None = None) -> None:
+        super().__init__(message)
+        self.partial = partial
+
+
+class DecodeFailed(_WithPartial):
+    """A runtime call failed; the runtime's exception is ``__cause__``, what was committed before it is ``partial``."""
+
+
+class RecorderFailed(_WithPartial):
+    """The recorder could not write; the turn ended at a boundary and nothing was delivered beyond what it wrote."""
