@@ -1,0 +1,1 @@
+"""The command line: `spanfold` and `python -m spanfold.engine`."""

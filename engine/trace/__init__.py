@@ -1,0 +1,1 @@
+"""Traces: the wire form of records, and the files that hold them."""
