@@ -7,7 +7,7 @@ All are frozen and validated when built; messages name the class and the field. 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, TypeVar, dataclass_transform
 
 import attrs
 from attrs import field
@@ -37,8 +37,16 @@ Threads: TypeAlias = Literal["any", "one"]
 Origin: TypeAlias = Literal["mtp", "prompt_lookup", "grammar"]
 ORIGINS: Final = ("mtp", "prompt_lookup", "grammar")
 
-#: Frozen, keyword-only, slotted: the form of every value and event of the engine.
-value = attrs.frozen(kw_only=True)
+_FIXED: Final[Literal["fixed"]] = "fixed"
+
+_T = TypeVar("_T")
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(attrs.field,))
+def value(cls: type[_T]) -> type[_T]:
+    """Frozen, keyword-only, slotted: the form of every value and event of the engine."""
+    return attrs.frozen(kw_only=True)(cls)
+
 
 _Validator: TypeAlias = Callable[[Any, "attrs.Attribute[Any]", Any], None]
 
@@ -259,7 +267,7 @@ class Policy:
         prefill_chunk: most rows of one prefill forward.
     """
 
-    kind: Literal["fixed"] = field(default="fixed", validator=one_of("fixed"))
+    kind: Literal["fixed"] = field(default=_FIXED, validator=one_of("fixed"))
     width: int = field(default=3, validator=integer(0, 1024))
     min_draft: int = field(default=1, validator=integer(1))
     prefill_chunk: int = field(default=512, validator=integer(1))
