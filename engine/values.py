@@ -37,8 +37,6 @@ Threads: TypeAlias = Literal["any", "one"]
 Origin: TypeAlias = Literal["mtp", "prompt_lookup", "grammar"]
 ORIGINS: Final = ("mtp", "prompt_lookup", "grammar")
 
-_FIXED: Final[Literal["fixed"]] = "fixed"
-
 _T = TypeVar("_T")
 
 
@@ -267,7 +265,7 @@ class Policy:
         prefill_chunk: most rows of one prefill forward.
     """
 
-    kind: Literal["fixed"] = field(default=_FIXED, validator=one_of("fixed"))
+    kind: Literal["fixed"] = field(default="fixed", validator=one_of("fixed"))  # pyright: ignore[reportAssignmentType]
     width: int = field(default=3, validator=integer(0, 1024))
     min_draft: int = field(default=1, validator=integer(1))
     prefill_chunk: int = field(default=512, validator=integer(1))
