@@ -23,6 +23,7 @@ __all__ = [
     "SessionInUse",
     "SpanfoldError",
     "TooManySessions",
+    "TraceError",
 ]
 
 
@@ -108,3 +109,18 @@ class DecodeFailed(_WithPartial):
 
 class RecorderFailed(_WithPartial):
     """The recorder could not write; the turn ended at a boundary and nothing was delivered beyond what it wrote."""
+
+
+class TraceError(SpanfoldError, ValueError):
+    """A trace, or one line of it, is not what its format says.
+
+    Attributes:
+        problem: what is wrong, with the path to the field (``$.event.limits.max_tokens``) where there is one.
+        line: number of the line in the file, from 1; None where no file is concerned.
+    """
+
+    def __init__(self, problem: str, *, path: str | None = None, line: int | None = None) -> None:
+        where = ", ".join(([path] if path is not None else []) + ([f"line {line}"] if line is not None else []))
+        super().__init__(f"{where}: {problem}" if where else problem)
+        self.problem = problem
+        self.line = line
