@@ -32,6 +32,7 @@ class Device:
     """One session's caches. All lengths are the lengths of real lists."""
 
     __slots__ = (
+        "astray",
         "backlog",
         "checkpoint",
         "drafting",
@@ -57,6 +58,7 @@ class Device:
         self.hidden: list[State] = []
         self.state: State = target.start()
         self.checkpoint: _Checkpoint | None = None
+        self.astray = False
         self.head: list[tuple[State, int]] = []
         self.read: list[tuple[int, bool]] = []
         self.configure(sampling)
@@ -150,6 +152,7 @@ class Device:
 
     def speculate(self, tokens: Sequence[int]) -> None:
         """The fault of a head that keeps what it drafted: pairs of rows that nothing verified."""
+        self.astray = True
         state, token = self.head[-1]
         for drafted in tokens:
             state = self.target.advance(state, token)

@@ -388,7 +388,7 @@ class ScriptedRuntime:
             raise NotStarted(f"the head drafts after at most {info.context_length} tokens, here are {len(device.tokens) + 1}")
         if not 0 <= call.current < self._info.vocabulary:
             raise NotStarted(f"token id {call.current} is outside the vocabulary of {self._info.vocabulary}")
-        if len(device.head) == len(device.tokens) and device.head[-1][1] != call.current:
+        if len(device.head) == len(device.tokens) and device.head[-1][1] != call.current and not device.astray:
             raise NotStarted(f"the newest pair was fed with token {device.head[-1][1]}, current is {call.current}")
         wrong = fault.wrong if fault is not None else None
         if fault is not None and wrong is None:

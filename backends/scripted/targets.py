@@ -101,7 +101,8 @@ class HashTarget:
 
     def choose(self, state: int, masked: Collection[int]) -> int:
         """The state, mixed, modulo the vocabulary."""
-        return _follow(mix(state) % self.vocabulary, self.vocabulary, masked)
+        best = mix(state) % self.vocabulary
+        return best if not masked else _follow(best, self.vocabulary, masked)
 
     def scores(self, state: int) -> tuple[float, ...]:
         """0 for the chosen id, -1 for the next best, and so on."""
@@ -135,7 +136,8 @@ class ListTarget:
 
     def choose(self, state: int, masked: Collection[int]) -> int:
         """The continuation's next token; before its beginning, its first one."""
-        return _follow(self._best(state), self.vocabulary, masked)
+        best = self._best(state)
+        return best if not masked else _follow(best, self.vocabulary, masked)
 
     def scores(self, state: int) -> tuple[float, ...]:
         """0 for the chosen id, -1 for the next best, and so on."""
