@@ -130,8 +130,9 @@ def _tuple_hook(conv: Converter, kind: Any) -> Callable[[Any, Any], Any]:
             try:
                 made.append(conv.structure(item, part))
             except Exception as problem:
-                # cattrs reads the path from its notes.
-                problem.add_note(IterableValidationNote(f"item {at}", at, part))  # pyright: ignore[reportCallIssue] - str.__new__ is seen
+                # cattrs reads the path from its notes; pyright sees only str's own constructor.
+                note = IterableValidationNote(f"item {at}", at, part)  # pyright: ignore[reportCallIssue]
+                problem.add_note(note)
                 problems.append(problem)
         if problems:
             raise IterableValidationError("array", problems, kind)
