@@ -130,12 +130,10 @@ def _tuple_hook(conv: Converter, kind: Any) -> Callable[[Any, Any], Any]:
             try:
                 made.append(conv.structure(item, part))
             except Exception as problem:
-                # cattrs reads the path from its notes; pyright sees only str's own constructor.
-                note = IterableValidationNote(f"item {at}", at, part)  # pyright: ignore[reportCallIssue]
-                problem.add_note(note)
+                problem.add_note(IterableValidationNote(f"item {at}", at, part))  # cattrs reads the path from its notes
                 problems.append(problem)
         if problems:
-            raise IterableValidationError("array", problems, kind)
+            raise IterableValidationError("array", problems, kind)  # pyright: ignore[reportCallIssue] - it sees ExceptionGroup's own
         return tuple(made)
 
     return structure
