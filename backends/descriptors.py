@@ -1,0 +1,43 @@
+"""What this distribution announces in the entry-point group ``spanfold.backends``. Importing this loads no backend."""
+
+from __future__ import annotations
+
+from ..engine.errors import ConfigError
+from ..engine.registry import Backend, Opened, OpenOptions
+
+__all__ = ["SCRIPTED", "TORCH"]
+
+
+def _open_scripted(options: OpenOptions) -> Opened:
+    from .scripted.toy import ByteText, encode, open_toy
+
+    if options.model not in (None, "toy"):
+        raise ConfigError(f"the scripted backend has one model, 'toy', and no {options.model!r}; use --backend torch for a directory")
+    for name in ("device", "dtype"):
+        if getattr(options, name) is not None:
+            raise ConfigError(f"the scripted backend runs in plain Python: leave out --{name}")
+    return Opened(runtime=open_toy(drafting=options.drafting), text=ByteText(), encode=encode)
+
+
+def _open_torch(options: OpenOptions) -> Opened:
+    from .tokenizer_text import encoder, from_transformers
+    from .torch.opening import open_model
+
+    opened = open_model(options.model, device=options.device, dtype=options.dtype, drafting=options.drafting, progress=options.progress)
+    return Opened(runtime=opened.runtime, text=from_transformers(opened.tokenizer), encode=encoder(opened.tokenizer))
+
+
+SCRIPTED = Backend(
+    name="scripted",
+    summary="a toy model in plain Python that recites a text; for trying things out and for tests",
+    default_model="toy",
+    open=_open_scripted,
+)
+TORCH = Backend(
+    name="torch",
+    summary="transformers checkpoints with attention caches (Llama, Qwen2, Qwen3) and an MTP head in DeepSeek layout, on CPU or CUDA",
+    extra="torch",
+    needs=("torch", "transformers", "safetensors", "gguf"),
+    default_model="SmolLM2-135M-Instruct with an MTP head, assembled on first use",
+    open=_open_torch,
+)
