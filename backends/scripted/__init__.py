@@ -2,11 +2,12 @@
 
 from .drafts import DraftModel, HeadView, adversarial, constant, invalid, listed, mapped, noisy, oracle, short, surplus
 from .faults import DeviceError, Fault
-from .runtime import Call, Costs, ScriptedRuntime
+from .runtime import Call, Chooser, Costs, ScriptedRuntime
 from .targets import FunctionTarget, HashTarget, ListTarget, PrefixFunction, State, Target, hash_target, list_target
 
 __all__ = [
     "Call",
+    "Chooser",
     "Costs",
     "DeviceError",
     "DraftModel",

@@ -9,7 +9,7 @@ from attrs import field
 
 from ...engine.errors import NotStarted
 
-__all__ = ["CALLS", "WRONG", "CallName", "DeviceError", "Fault", "Wrong"]
+__all__ = ["CALLS", "WRONG", "Armed", "CallName", "DeviceError", "Fault", "Wrong", "strike"]
 
 CallName: TypeAlias = Literal["open", "configure", "drop", "forward", "settle", "draft", "view"]
 Wrong: TypeAlias = Literal[
@@ -99,3 +99,27 @@ class Fault:
             return made
         kind = made if made is not None else (DeviceError if self.started else NotStarted)
         return kind(f"scripted fault at {self.call} {self.at}")
+
+
+class Armed:
+    """A fault with its own count of the calls that it looks at."""
+
+    __slots__ = ("fault", "seen")
+
+    def __init__(self, fault: Fault) -> None:
+        self.fault = fault
+        self.seen = 0
+
+    def counts(self, name: CallName, session: int) -> bool:
+        """Count a call if it is one that the fault looks at; whether it strikes."""
+        fault = self.fault
+        if name != fault.call or (fault.session is not None and fault.session != session):
+            return False
+        self.seen += 1
+        return fault.at < self.seen <= fault.at + fault.times
+
+
+def strike(fault: Fault | None, *, before: bool) -> None:
+    """Raise a plain fault at its place: a refusal or a crash before the work, or a crash when all was done."""
+    if fault is not None and fault.wrong is None and before != (fault.started and fault.done is None):
+        raise fault.error()

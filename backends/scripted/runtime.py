@@ -9,24 +9,30 @@ Use it to test an embedding, to try the engine, or to show what a decode does::
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from types import TracebackType
-from typing import NoReturn, Self, TypeVar
+from typing import Self, TypeAlias, TypeVar
 
 import attrs
 
 from ...engine.errors import NotStarted
 from ...engine.runtime import Ask, Draft, Failure, Forward, Rows, Settle, Settled, View
 from ...engine.values import DraftInfo, Rollback, RuntimeInfo, Sampling, Threads
+from .answers import extras_of, falsified, until_mismatch
 from .device import Device
 from .drafts import DraftModel, oracle
-from .faults import CallName, Fault
+from .faults import Armed, CallName, Fault, strike
 from .targets import PrefixFunction, State, Target, as_target
 
-__all__ = ["Call", "Costs", "ScriptedRuntime"]
+__all__ = ["Call", "Chooser", "Costs", "Request", "ScriptedRuntime"]
+
+#: What a call asks for; None for calls that only name a session.
+Request: TypeAlias = Forward | Settle | Ask | Sampling | None
+
+#: Decides at every call what goes wrong.
+Chooser: TypeAlias = Callable[[CallName, int, Request], Fault | None]
 
 _C = TypeVar("_C", Forward, Settle, Ask)
 _R = TypeVar("_R", Rows, Settled, Draft)
@@ -57,7 +63,7 @@ class Call:
 
     name: CallName
     session: int
-    request: Forward | Settle | Ask | Sampling | None = None
+    request: Request = None
 
 
 class ScriptedRuntime:
@@ -78,7 +84,8 @@ class ScriptedRuntime:
         backlog: most hidden rows that wait for the head between drafts.
         stop_tokens: the model's own end-of-text ids.
         costs: virtual device times, reported in ``cost_ns``; None: none are reported and the virtual clock stands still.
-        faults: what goes wrong, each counted from the first call on; `inject` adds more later.
+        faults: what goes wrong, each counted from the first call on; `inject` adds more later. Or a function that is asked
+            at every call, ``(name, session, request) -> Fault | None``.
         max_batch: most elements per call. threads: ``one``: only the thread that made the runtime may call.
         early_exit: leave out the predictions after a span's first mismatch, as the protocol allows.
         record: keep the call log.
@@ -102,7 +109,7 @@ class ScriptedRuntime:
         backlog: int = 64,
         stop_tokens: Iterable[int] = (),
         costs: Costs | None = None,
-        faults: Iterable[Fault] = (),
+        faults: Iterable[Fault] | Chooser = (),
         max_batch: int = 1,
         threads: Threads = "any",
         early_exit: bool = False,
@@ -137,7 +144,9 @@ class ScriptedRuntime:
         self._costs = costs
         self._early_exit = early_exit
         self._record = record
-        self._armed: list[_Armed] = [_Armed(fault) for fault in faults]
+        self._chooser = faults if callable(faults) else None
+        self._armed: list[Armed] = [] if callable(faults) else [Armed(fault) for fault in faults]
+        self._watching = record or callable(faults) or bool(self._armed)
         self._devices: dict[int, Device] = {}
         self._thread = threading.get_ident()
         self._busy = threading.Lock()
@@ -194,7 +203,8 @@ class ScriptedRuntime:
 
     def inject(self, fault: Fault) -> None:
         """Arm one more fault; its ``at`` counts from now."""
-        self._armed.append(_Armed(fault))
+        self._armed.append(Armed(fault))
+        self._watching = True
 
     # The protocol.
 
@@ -206,7 +216,7 @@ class ScriptedRuntime:
             if session in self._devices:
                 raise ValueError(f"session {session} is open already")
             self._check_sampling(sampling)
-            _strike(fault, before=True)
+            strike(fault, before=True)
             self._devices[session] = Device(
                 self._target,
                 sampling,
@@ -215,7 +225,7 @@ class ScriptedRuntime:
                 head_room=self._head_room,
                 backlog=self._backlog,
             )
-            _strike(fault, before=False)
+            strike(fault, before=False)
         finally:
             self._busy.release()
 
@@ -226,9 +236,9 @@ class ScriptedRuntime:
             fault = self._hit("configure", session, sampling)
             device = self._device(session)
             self._check_sampling(sampling)
-            _strike(fault, before=True)
+            strike(fault, before=True)
             device.configure(sampling)
-            _strike(fault, before=False)
+            strike(fault, before=False)
         finally:
             self._busy.release()
 
@@ -239,9 +249,9 @@ class ScriptedRuntime:
         self._enter()
         try:
             fault = self._hit("drop", session, None)
-            _strike(fault, before=True)
+            strike(fault, before=True)
             self._devices.pop(session, None)
-            _strike(fault, before=False)
+            strike(fault, before=False)
         finally:
             self._busy.release()
 
@@ -261,8 +271,8 @@ class ScriptedRuntime:
         """The session's true numbers; None for an unknown one."""
         self._enter()
         try:
-            fault = self._hit("view", session, None) if self._armed or self._record else None
-            _strike(fault, before=True)
+            fault = self._hit("view", session, None) if self._watching else None
+            strike(fault, before=True)
             device = self._devices.get(session)
             if device is None or (fault is not None and fault.wrong == "gone"):
                 return None
@@ -327,12 +337,12 @@ class ScriptedRuntime:
         predictions = device.predict(first)
         margins = logprobs = logits = None
         if call.extras.margins or call.extras.logprobs or call.extras.logits:
-            margins, logprobs, logits = self._extras(device, first, predictions, call)
+            margins, logprobs, logits = extras_of(device, first, predictions, call.extras)
         if self._early_exit and call.want == "all":
-            predictions = _until_mismatch(call.tokens, predictions)
+            predictions = until_mismatch(call.tokens, predictions)
         position = len(device.tokens)
         if wrong is not None:
-            predictions = _falsify(wrong, predictions, self._info.vocabulary, device)
+            predictions = falsified(wrong, predictions, self._info.vocabulary, device)
             position += wrong == "position"
         return Rows(
             session=call.session,
@@ -356,7 +366,7 @@ class ScriptedRuntime:
         span = device.checkpoint
         if span is not None and (call.base, call.rows) != (span.base, span.rows):
             raise ValueError(f"the open span is {span.rows} rows from {span.base}, not {call.rows} from {call.base}")
-        _strike(fault, before=True)
+        strike(fault, before=True)
         wrong = fault.wrong if fault is not None else None
         replayed, to = 0, call.position
         if wrong in ("trim_noop", "trim_lie") or to == before:
@@ -367,7 +377,7 @@ class ScriptedRuntime:
             replayed = device.cut(to, restore=wrong != "keep_state")
         device.keep_backlog()
         cost = self._spend(costs.settle + costs.replay * replayed) if costs is not None else None
-        _strike(fault, before=False)
+        strike(fault, before=False)
         position = len(device.tokens) + (wrong == "position")
         if wrong == "trim_lie":
             position = call.position
@@ -417,7 +427,7 @@ class ScriptedRuntime:
                 raise NotStarted(f"{len(calls)} elements in one {name} call, this runtime takes {self._info.max_batch}")
             answers: list[_R | Failure] = []
             for call in calls:
-                fault = self._hit(name, call.session, call) if self._armed or self._record else None
+                fault = self._hit(name, call.session, call) if self._watching else None
                 try:
                     answers.append(one(call, fault))
                 except Exception as error:
@@ -439,11 +449,11 @@ class ScriptedRuntime:
         if not self._busy.acquire(blocking=False):
             raise RuntimeError("two calls at once: calls on one runtime must be serialized")
 
-    def _hit(self, name: CallName, session: int, request: Forward | Settle | Ask | Sampling | None) -> Fault | None:
+    def _hit(self, name: CallName, session: int, request: Request) -> Fault | None:
         """Log the call; the fault that strikes it, if any."""
         if self._record:
             self.calls.append(Call(name, session, request))
-        struck = None
+        struck = self._chooser(name, session, request) if self._chooser is not None else None
         for armed in self._armed:
             if armed.counts(name, session) and struck is None:
                 struck = armed.fault
@@ -466,71 +476,3 @@ class ScriptedRuntime:
     def _spend(self, cost: int) -> int:
         self._now += cost
         return cost
-
-    def _extras(
-        self, device: Device, first: int, predictions: tuple[int, ...], call: Forward
-    ) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None, tuple[Sequence[float], ...] | None]:
-        margins: list[float] = []
-        logprobs: list[float] = []
-        logits: list[Sequence[float]] = []
-        for at, (state, chosen) in enumerate(zip(device.hidden[first:], predictions, strict=True)):
-            scores = self._target.scores(state)
-            banned = device.banned(first + 1 + at)
-            allowed = [score for token, score in enumerate(scores) if token not in banned]
-            best = scores[chosen]
-            others = sorted(allowed, reverse=True)
-            margins.append(others[0] - others[1] if len(others) > 1 else math.inf)
-            logprobs.append(-math.log(sum(math.exp(score - best) for score in allowed)))
-            logits.append(scores)
-        extras = call.extras
-        return (
-            tuple(margins) if extras.margins else None,
-            tuple(logprobs) if extras.logprobs else None,
-            tuple(logits) if extras.logits else None,
-        )
-
-
-class _Armed:
-    """A fault with its own count of the calls that it looks at."""
-
-    __slots__ = ("fault", "seen")
-
-    def __init__(self, fault: Fault) -> None:
-        self.fault = fault
-        self.seen = 0
-
-    def counts(self, name: CallName, session: int) -> bool:
-        fault = self.fault
-        if name != fault.call or (fault.session is not None and fault.session != session):
-            return False
-        self.seen += 1
-        return fault.at < self.seen <= fault.at + fault.times
-
-
-def _strike(fault: Fault | None, *, before: bool) -> None:
-    """Raise a plain fault at its place: a refusal or a crash before the work, or a crash when all was done."""
-    if fault is not None and fault.wrong is None and before != (fault.started and fault.done is None):
-        _raise(fault)
-
-
-def _raise(fault: Fault) -> NoReturn:
-    raise fault.error()
-
-
-def _until_mismatch(tokens: tuple[int, ...], predictions: tuple[int, ...]) -> tuple[int, ...]:
-    for at, prediction in enumerate(predictions[:-1]):
-        if prediction != tokens[at + 1]:
-            return predictions[: at + 1]
-    return predictions
-
-
-def _falsify(wrong: str, predictions: tuple[int, ...], vocabulary: int, device: Device) -> tuple[int, ...]:
-    if wrong == "short":
-        return predictions[:-1]
-    if wrong == "long":
-        return (*predictions, 0)
-    if wrong == "vocabulary":
-        return (*predictions[:-1], vocabulary)
-    if wrong == "masked" and device.sampling.masked:
-        return (*predictions[:-1], device.sampling.masked[0])
-    return predictions

@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+
 from spanfold.backends.scripted import Costs, DeviceError, Fault, ScriptedRuntime, adversarial, hash_target, listed, noisy, oracle
 from spanfold.engine.errors import NotStarted
 from spanfold.engine.runtime import Ask, Extras, Failure, Forward, Runtime, Settle, View
@@ -437,9 +438,9 @@ def test_faults_strike_every_other_call_too():
 
 
 def test_a_fault_that_no_call_knows_is_refused():
-    with pytest.raises(ValueError, match="Fault.call"):
+    with pytest.raises(ValueError, match=r"Fault\.call"):
         Fault(call="think")
-    with pytest.raises(ValueError, match=r"Fault.wrong for draft must be one of: stale, unfed"):
+    with pytest.raises(ValueError, match=r"Fault\.wrong for draft must be one of: stale, unfed"):
         Fault(call="draft", wrong="position")
     with pytest.raises(ValueError, match="count from 0"):
         Fault(call="draft", at=-1)

@@ -1,6 +1,7 @@
 """The ready-made targets: pure functions of the true prefix, with a well-defined choice under a mask."""
 
 import pytest
+
 from spanfold.backends.scripted import FunctionTarget, hash_target, list_target
 
 
