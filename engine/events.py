@@ -35,6 +35,7 @@ __all__ = [
     "CUT_BY",
     "DISCARD_REASONS",
     "EVENT_TYPES",
+    "FailedCall",
     "CheckpointRetired",
     "Committed",
     "CutBy",
@@ -74,7 +75,7 @@ FinishLimit: TypeAlias = Literal["max_tokens", "context"]
 Source: TypeAlias = Literal["prefill", "serial", "span"]
 Verdict: TypeAlias = Literal["none", "accepted", "rejected"]
 TrimCause: TypeAlias = Literal["span", "failure", "rewind", "cancel"]
-FailedCall: TypeAlias = Literal["open", "prefill", "serial", "span", "settle"]
+FailedCall: TypeAlias = Literal["open", "configure", "prefill", "serial", "span", "settle", "reset", "drop"]
 
 DISCARD_REASONS: Final[tuple[DiscardReason, ...]] = get_args(DiscardReason)
 CUT_BY: Final[tuple[CutBy, ...]] = get_args(CutBy)

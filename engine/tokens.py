@@ -43,6 +43,10 @@ class TokenLog(Sequence[int]):
             raise IndexError(f"cannot take {count} tokens from {self._length}")
         return TokenLog._view(self._items, self._length - count)
 
+    def continues(self, earlier: TokenLog) -> bool:
+        """Whether this log surely begins with ``earlier``; O(1), and may say no of an equal copy."""
+        return self._items is earlier._items and self._length >= earlier._length
+
     def __len__(self) -> int:
         return self._length
 

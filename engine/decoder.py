@@ -1,0 +1,356 @@
+"""The public face: a Decoder on a runtime, one-shot generation, streams, and sessions that go on.
+
+::
+
+    with Decoder(runtime, policy=3) as decoder:
+        result = decoder.generate(prompt, max_tokens=64)       # Result
+        for token in decoder.stream(prompt): ...               # tokens as they are committed
+        with decoder.open(prompt) as session:                  # one round at a time
+            session.step(); session.rewind(2); session.extend(more)
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from operator import index
+from types import TracebackType
+from typing import Final, Literal, TypeAlias, TypedDict, Unpack
+
+import attrs
+
+from .drafting import DraftSource, HeadSource, PromptLookup
+from .drivers import Cancel, Hooks, Live, Observer, Observers, Recorder, wall_clock_ns
+from .errors import ConfigError, SessionClosed
+from .events import Record, SessionOpened, SessionResumed
+from .reducer import fold
+from .requests import Context
+from .round import open_session, resume_session
+from .rules import VERSION, masking
+from .runtime import NO_EXTRAS, Extras, Runtime
+from .session import Result, Session, TokenStream
+from .sharing import share_of
+from .state import SessionState
+from .text import StopMatcher, TextSource
+from .values import DraftInfo, Limits, Policy, Sampling, Stops
+
+__all__ = ["Decoder", "Result", "TurnOptions"]
+
+SourceName: TypeAlias = Literal["auto", "mtp", "prompt_lookup", "none"]
+OnPrefill: TypeAlias = Callable[[int, int], object]
+
+_DEFAULT_WIDTH: Final = 3
+
+
+class TurnOptions(TypedDict, total=False):
+    """The keyword arguments of a turn, the same for ``generate``, ``stream``, ``open`` and ``Session.extend``.
+
+    max_tokens: most tokens to commit; None (default): up to the context's end.
+    min_tokens: so many tokens before a stop id can be chosen or a stop text counts.
+    stop_tokens: ids that end the turn; None (default): the model's own.
+    stop_texts: strings that end the turn at the token that completes one; needs ``Decoder(text=...)``.
+    ignore_eos: the model's own stop ids do not stop.
+    stop_when: ``(token, index) -> bool``, asked before each commit, in order; index counts from 0 in the turn. It must not
+        wait. An exception commits through that token and propagates unchanged.
+    on_token: called with each delivered token, after the round is repaired.
+    cancel: a ``threading.Event`` or a function ``() -> bool``.
+    deadline_s: seconds from now after which the turn is cancelled.
+    on_prefill: ``(rows done, rows in all)`` after each prefill forward; best effort, like an observer.
+    """
+
+    max_tokens: int | None
+    min_tokens: int
+    stop_tokens: Iterable[int] | None
+    stop_texts: Sequence[str]
+    ignore_eos: bool
+    stop_when: Callable[[int, int], bool] | None
+    on_token: Callable[[int], object] | None
+    cancel: Cancel | None
+    deadline_s: float | None
+    on_prefill: OnPrefill | None
+
+
+_OPTIONS: Final = frozenset(TurnOptions.__annotations__)
+
+
+@attrs.frozen
+class Turning:
+    """The validated arguments of a turn."""
+
+    limits: Limits
+    stops: Stops
+    hooks: Hooks
+    on_token: Callable[[int], object] | None
+
+
+class Decoder:
+    """Decodes on one runtime.
+
+    Args:
+        runtime: a backend; the caller closes it.
+        policy: tokens to draft per span (an int, 0 for none) or a Policy. Default: 3, or the head's depth if that is less.
+        source: ``auto`` (the model's head if it has one, else serial decoding), ``mtp``, ``prompt_lookup``, ``none``, or a
+            DraftSource.
+        observers: called with every Record, best effort.
+        recorder: keeps every Record; part of the decode.
+        text: the vocabulary's text, needed for ``stop_texts`` only.
+        max_sessions: most live sessions on the runtime, those of other decoders counted.
+        extras: what each forward should return besides predictions (margins, logprobs); recorded in the events.
+        clock: nanoseconds, for costs, ``at_ns`` and deadlines.
+
+    Raises:
+        ConfigError: an argument is unusable; the message names it.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        *,
+        policy: int | Policy | None = None,
+        source: SourceName | DraftSource = "auto",
+        observers: Iterable[Observer] = (),
+        recorder: Recorder | None = None,
+        text: TextSource | None = None,
+        max_sessions: int = 64,
+        extras: Extras = NO_EXTRAS,
+        clock: Callable[[], int] = wall_clock_ns,
+    ) -> None:
+        if type(max_sessions) is not int or max_sessions < 1:
+            raise ConfigError(f"max_sessions must be an integer of at least 1, not {max_sessions!r}")
+        self.runtime = runtime
+        self.observers = Observers(observers)
+        self._source, self._draft = _resolve_source(source, runtime)
+        self._policy = _resolve_policy(policy, self._draft)
+        self._recorder = recorder
+        self._text = text
+        self._max_sessions = max_sessions
+        self._extras = extras
+        self._clock = clock
+        self._share = share_of(runtime)
+        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        self._closed = False
+
+    # -- the three ways to decode ------------------------------------------------------------------------------------
+
+    def generate(self, prompt: Sequence[int], *, policy: int | Policy | None = None, **options: Unpack[TurnOptions]) -> Result:
+        """Decode one turn and release the session.
+
+        Args:
+            prompt: token ids, at least one.
+            policy: overrides the decoder's for this session.
+            **options: see TurnOptions.
+
+        Raises:
+            ConfigError: an argument is unusable; nothing was run.
+            DecodeFailed, RecorderFailed: with ``.partial``, the Result so far.
+            Exception: whatever ``stop_when``, ``on_token`` or ``cancel`` raised, unchanged.
+        """
+        with self.stream(prompt, policy=policy, **options) as stream:
+            for _ in stream:
+                pass
+            return stream.result
+
+    def stream(
+        self, prompt: Sequence[int], *, policy: int | Policy | None = None, **options: Unpack[TurnOptions]
+    ) -> TokenStream:
+        """Decode one turn as an iterator of tokens. Closed early, the turn is finished ``closed`` and the session dropped."""
+        return TokenStream(self.open(prompt, policy=policy, **options))
+
+    def open(self, prompt: Sequence[int], *, policy: int | Policy | None = None, **options: Unpack[TurnOptions]) -> Session:
+        """Open a session; nothing runs before its first step."""
+        self._check_open()
+        tokens = token_ids(prompt, "prompt", self.runtime.info.vocabulary)
+        info = self.runtime.info
+        if not tokens:
+            raise ConfigError("prompt must hold at least one token")
+        if len(tokens) > info.context_length:
+            raise ConfigError(f"prompt has {len(tokens)} tokens, the context of {info.model} holds {info.context_length}: shorten it")
+        chosen = self._policy if policy is None else _resolve_policy(policy, self._draft)
+        turning = self.turning(options)
+        drafting = chosen.width > 0 and self._source is not None
+        opened = SessionOpened(
+            prompt=tokens,
+            limits=turning.limits,
+            stops=turning.stops,
+            sampling=masking(Sampling(), turning.stops, turning.limits, info, len(tokens)),
+            policy=chosen,
+            runtime=info,
+            draft=self._draft if drafting else None,
+            rules=VERSION,
+        )
+        live = self._live(drafting, None)
+        return self._begin(live, turning, lambda: live.run(open_session(opened, Context(session=live.session))))
+
+    def resume(self, records: Iterable[Record], **options: Unpack[TurnOptions]) -> Session:
+        """Go on from the log of one session, after a crash for example: its canonical tokens are prefilled, then it decodes.
+
+        Limits, stops, sampling and policy are the log's; of the options only callbacks, cancel and deadline are taken.
+
+        Raises:
+            ConfigError: the log is empty, or an option would change what the log fixes.
+            IllegalEvent: the log is not one of this engine's, or does not fit this runtime.
+        """
+        self._check_open()
+        fixed = sorted(set(options) & {"max_tokens", "min_tokens", "stop_tokens", "stop_texts", "ignore_eos"})
+        if fixed:
+            raise ConfigError(f"{fixed[0]} is fixed by the log of a resumed session: extend the session to change it")
+        kept = list(records)
+        state = fold(kept)
+        if not kept:
+            raise ConfigError("the log is empty: open a session instead")
+        drafting = state.policy.width > 0 and self._source is not None
+        turn = state.turn
+        turning = self._turning(turn.limits, turn.stops, options)
+        live = self._live(drafting, (state, kept[-1]))
+        resumed = SessionResumed(runtime=self.runtime.info, draft=self._draft if drafting else None, rules=VERSION)
+        if turning.hooks.matcher is not None:
+            turning.hooks.matcher.reset(state.canonical[turn.start :])
+        return self._begin(
+            live, turning, lambda: live.run(resume_session(resumed, live.state, Context(session=live.session)))
+        )
+
+    # -- closing -----------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close every session of this decoder. The runtime stays open: whoever made it closes it."""
+        self._closed = True
+        for session in list(self._sessions):
+            session.close()
+        self._share.release_orphans()
+
+    def __enter__(self) -> Decoder:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    # -- parts -------------------------------------------------------------------------------------------------------
+
+    def turning(self, options: TurnOptions) -> Turning:
+        """Validate the options of a turn."""
+        unknown = sorted(set(options) - _OPTIONS)
+        if unknown:
+            raise TypeError(f"unknown argument {unknown[0]!r}; known are {', '.join(sorted(_OPTIONS | {'policy'}))}")
+        info = self.runtime.info
+        limits = Limits(max_tokens=options.get("max_tokens"), min_tokens=options.get("min_tokens", 0))
+        given = options.get("stop_tokens")
+        texts = options.get("stop_texts", ())
+        if isinstance(texts, str):
+            raise ConfigError(f"stop_texts must be a sequence of strings, not the one string {texts!r}")
+        stops = Stops(
+            tokens=info.stop_tokens if given is None else token_ids(given, "stop_tokens", info.vocabulary),
+            texts=tuple(texts),
+            ignore_eos=options.get("ignore_eos", False),
+        )
+        if limits.min_tokens and len(set(stops.tokens)) >= info.vocabulary:
+            raise ConfigError("min_tokens masks the stop ids, and stop_tokens names the whole vocabulary: nothing could be chosen")
+        return self._turning(limits, stops, options)
+
+    def _turning(self, limits: Limits, stops: Stops, options: TurnOptions) -> Turning:
+        deadline = options.get("deadline_s")
+        if deadline is not None and not (isinstance(deadline, (int, float)) and deadline >= 0):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"deadline_s must be a number of seconds of at least 0, not {deadline!r}")
+        for name in ("stop_when", "on_token", "on_prefill"):
+            hook = options.get(name)
+            if hook is not None and not callable(hook):
+                raise ConfigError(f"{name} must be a function, not {hook!r}")
+        cancel = options.get("cancel")
+        if cancel is not None and not (callable(cancel) or hasattr(cancel, "is_set")):
+            raise ConfigError(f"cancel must be a threading.Event or a function, not {cancel!r}")
+        matcher = None
+        if stops.texts:
+            if self._text is None:
+                raise ConfigError("stop_texts needs the vocabulary's text: make the decoder with Decoder(runtime, text=...)")
+            matcher = StopMatcher(self._text, stops.texts, limits.min_tokens)
+        hooks = Hooks(
+            cancel=cancel,
+            deadline_ns=None if deadline is None else self._clock() + int(deadline * 1e9),
+            stop_when=options.get("stop_when"),
+            on_prefill=options.get("on_prefill"),
+            matcher=matcher,
+        )
+        return Turning(limits, stops, hooks, options.get("on_token"))
+
+    def _live(self, drafting: bool, resumed: tuple[SessionState, Record] | None) -> Live:
+        share = self._share
+        share.check_thread()
+        share.release_orphans()
+        session = share.new_session(self._max_sessions)
+        try:
+            source = self._source if drafting else None
+            if resumed is None:
+                live = Live(self.runtime, share, session, source=source, observers=self.observers, recorder=self._recorder, clock=self._clock)
+            else:
+                state, last = resumed
+                live = Live(
+                    self.runtime,
+                    share,
+                    session,
+                    source=source,
+                    observers=self.observers,
+                    recorder=self._recorder,
+                    clock=self._clock,
+                    state=state,
+                    log_session=last.session,
+                    seq=last.seq + 1,
+                )
+        except BaseException:
+            share.released()
+            raise
+        live.hold()
+        return live
+
+    def _begin(self, live: Live, turning: Turning, begin: Callable[[], None]) -> Session:
+        live.hooks = turning.hooks
+        session = Session(self, live, self._share, turning.on_token, self._extras)
+        begin()
+        session.raise_if_not_opened()
+        self._sessions.add(session)
+        return session
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SessionClosed("the decoder is closed: make a new one")
+
+
+def token_ids(tokens: Iterable[int], name: str, vocabulary: int) -> tuple[int, ...]:
+    """Plain ints from any integers (numpy's too), each in the vocabulary; ``name`` is for the message."""
+    if isinstance(tokens, (str, bytes)):
+        raise ConfigError(f"{name} must be token ids, not text: encode it with the model's tokenizer")
+    try:
+        ids = tuple(map(index, tokens))
+    except TypeError as exc:
+        raise ConfigError(f"{name} must be a flat sequence of integers: {exc}") from None
+    for token in ids:
+        if not 0 <= token < vocabulary:
+            raise ConfigError(f"{name} holds id {token}, the vocabulary has {vocabulary} ids")
+    return ids
+
+
+def _resolve_source(source: SourceName | DraftSource, runtime: Runtime) -> tuple[DraftSource | None, DraftInfo | None]:
+    info = runtime.info
+    if isinstance(source, str):
+        if source == "none" or (source == "auto" and info.draft is None):
+            return None, None
+        if source in ("auto", "mtp"):
+            chosen: DraftSource = HeadSource()
+        elif source == "prompt_lookup":
+            chosen = PromptLookup()
+        else:
+            raise ConfigError(f"source must be auto, mtp, prompt_lookup, none or a DraftSource, not {source!r}")
+    else:
+        chosen = source
+    return chosen, chosen.info(info)
+
+
+def _resolve_policy(policy: int | Policy | None, draft: DraftInfo | None) -> Policy:
+    if policy is None:
+        return Policy(width=min(_DEFAULT_WIDTH, draft.depth) if draft else 0)
+    if not isinstance(policy, Policy):
+        if isinstance(policy, bool) or not isinstance(policy, int):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"policy must be a number of tokens to draft or a Policy, not {policy!r}")
+        policy = Policy(width=policy)
+    if draft is not None and policy.width > draft.depth:
+        raise ConfigError(f"Policy.width is {policy.width}, this draft source ({draft.origin}) drafts at most {draft.depth} tokens")
+    return policy
+

@@ -1,0 +1,297 @@
+"""Redrive: run the real scripts of round.py against the recorded inputs of a log; the same events must come out.
+
+Everything that is not a pure function of the state is in the log, so every request of a script can be answered from the
+event that follows it there. What was decided (which event comes, its counts, its reasons) is computed again and compared.
+No runtime, no clock, no callback is involved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NoReturn
+
+from .errors import ConfigError, IllegalEvent, ReplayDiverged
+from .events import (
+    CheckpointRetired,
+    Committed,
+    DraftDiscarded,
+    DraftFailed,
+    DraftOffered,
+    DraftRestored,
+    Event,
+    Extended,
+    FailedCall,
+    Prefilled,
+    Record,
+    Rewound,
+    RuntimeFailed,
+    SerialDecoded,
+    SessionDropped,
+    SessionFinished,
+    SessionOpened,
+    SessionResumed,
+    SpanVerified,
+    Trimmed,
+)
+from .positions import boundary_position
+from .reducer import reduce
+from .requests import AskDraft, AskStop, Configure, Context, Drop, Failed, Floor, Open, Poll, Reset, Script, StopVerdict
+from .round import conclude, drop_session, extend_session, open_session, resume_session, rewind_session, run_round
+from .rules import VERSION, Finish
+from .runtime import Draft, Forward, Rows, Settle, Settled
+from .state import NEW, SessionState
+
+__all__ = ["redrive"]
+
+_ANY: Final = Context(session=0, polls=True, asks=True)
+
+
+def redrive(records: Iterable[Record]) -> list[Record]:
+    """Decide one session's whole log again.
+
+    Args:
+        records: of one session, from its first event on; the log may break off anywhere.
+
+    Returns:
+        The records that came out: equal to those that went in.
+
+    Raises:
+        ReplayDiverged: at the first event that comes out different.
+        ConfigError: the log was made by rules that this engine does not have.
+    """
+    return _Redrive(list(records)).run()
+
+
+class _Elsewhere(Exception):
+    """The script at hand was left at this point of the recorded run (its end, a crash, an interrupt)."""
+
+
+class _Redrive:
+    def __init__(self, log: list[Record]) -> None:
+        self._log = log
+        self._at = 0
+        self._state: SessionState = NEW
+        self._out: list[Record] = []
+        self._polled = 0
+        self._fed_to = 0
+        self._answers: dict[type, Callable[[Any], Any]] = {
+            Forward: self._forward,
+            Settle: self._settle,
+            AskDraft: self._draft,
+            AskStop: self._ask_stop,
+            Poll: self._poll,
+            Floor: self._floor,
+            Open: lambda _: self._call("open"),
+            Configure: lambda _: self._call("configure"),
+            Reset: lambda _: self._call("reset"),
+            Drop: lambda _: self._call("drop"),
+        }
+
+    def run(self) -> list[Record]:
+        while self._at < len(self._log):
+            began = self._at
+            script = self._script()
+            try:
+                self._drive(script)
+            except _Elsewhere:
+                script.close()
+            if self._at == began:
+                self._diverged("no event")
+        return self._out
+
+    # -- which script ran ------------------------------------------------------------------------------------------------
+
+    def _script(self) -> Script[SessionState]:
+        state, event = self._state, self._log[self._at].event
+        if isinstance(event, SessionOpened | SessionResumed) and event.rules != VERSION:
+            raise ConfigError(f"this log was made by rules version {event.rules}, this engine has version {VERSION}")
+        if isinstance(event, SessionOpened):
+            return open_session(event, _ANY)
+        if isinstance(event, SessionResumed):
+            return resume_session(event, state, _ANY)
+        ahead = self._ahead()
+        if isinstance(ahead, Extended):
+            return extend_session(ahead, state, _ANY)
+        if isinstance(ahead, Rewound):
+            return rewind_session(ahead.count, state, _ANY)
+        if isinstance(ahead, SessionFinished) and ahead.reason in ("closed", "failed"):
+            return conclude(state, Finish(ahead.reason, ahead.limit, ahead.detail))
+        if isinstance(ahead, RuntimeFailed) and ahead.call == "configure":
+            turn = state.turn
+            again = Extended(tokens=(), limits=turn.limits, stops=turn.stops, sampling=turn.sampling, turn=turn.number + 1)
+            return extend_session(again, state, _ANY)
+        if isinstance(ahead, SessionDropped) or (isinstance(ahead, RuntimeFailed) and ahead.call == "drop"):
+            return drop_session(state, self._drop_reason())
+        if not state.boundary or state.phase == "finished":
+            self._diverged("nothing that this phase allows")
+        return run_round(state, _ANY)
+
+    def _ahead(self) -> Event | None:
+        """The next event that is not a discard."""
+        for record in self._log[self._at :]:
+            if not isinstance(record.event, DraftDiscarded):
+                return record.event
+        return None
+
+    def _drop_reason(self) -> str:
+        for record in self._log[self._at : self._at + 4]:
+            if isinstance(record.event, SessionDropped):
+                return record.event.reason
+        return ""
+
+    # -- driving it ------------------------------------------------------------------------------------------------------
+
+    def _drive(self, script: Script[SessionState]) -> None:
+        answer: Any = None
+        while True:
+            try:
+                request = script.send(answer)
+            except StopIteration:
+                return
+            handler = self._answers.get(type(request))
+            answer = handler(request) if handler is not None else self._record(request)  # pyright: ignore[reportArgumentType]
+
+    def _next(self, request: object) -> Event:
+        """The recorded event that answers a request; leaves the script where the recorded run left it."""
+        if self._at >= len(self._log):
+            raise _Elsewhere
+        event = self._log[self._at].event
+        if isinstance(event, SessionResumed) or self._interrupted():
+            raise _Elsewhere
+        return event
+
+    def _interrupted(self) -> bool:
+        ahead = self._ahead()
+        return (
+            isinstance(ahead, SessionDropped) or (isinstance(ahead, RuntimeFailed) and ahead.call == "drop")
+        ) and self._drop_reason().startswith("interrupted")
+
+    def _record(self, event: Event) -> SessionState:
+        recorded = self._next(event)
+        if event != recorded:
+            if self._state.boundary and self._at > 0 and not isinstance(event, SessionFinished):
+                # The recorded run may have been left at this boundary (an interrupt); _script finds what came then.
+                raise _Elsewhere
+            self._diverged(event)
+        record = self._log[self._at]
+        if record.seq != self._log[0].seq + self._at or record.session != self._log[0].session:
+            self._diverged(f"record {self._log[0].seq + self._at} of session {self._log[0].session}")
+        try:
+            self._state = reduce(self._state, event)
+        except IllegalEvent as exc:
+            self._diverged(exc)
+        self._at += 1
+        self._out.append(Record(seq=record.seq, session=record.session, at_ns=record.at_ns, event=event))
+        if isinstance(event, SpanVerified):
+            self._polled = 0
+        return self._state
+
+    def _diverged(self, replayed: object) -> NoReturn:
+        record = self._log[self._at] if self._at < len(self._log) else None
+        seq = record.seq if record else self._log[-1].seq + 1
+        raise ReplayDiverged(seq, record.event if record else None, replayed)
+
+    def _unanswerable(self, request: object) -> NoReturn:
+        if self._state.boundary:
+            raise _Elsewhere
+        self._diverged(request)
+
+    # -- answers ---------------------------------------------------------------------------------------------------------
+
+    def _call(self, call: FailedCall) -> Failed | None:
+        if self._at < len(self._log):
+            event = self._log[self._at].event
+            if isinstance(event, RuntimeFailed) and event.call == call:
+                return _failed(event)
+        return None
+
+    def _poll(self, request: Poll) -> str | None:
+        event, state = self._next(request), self._state
+        if state.phase == "verified":
+            self._polled += 1
+            cut = isinstance(event, Committed) and event.cut_by == "cancelled" and self._polled == len(event.tokens) + 1
+            return _why(event.detail) if cut and isinstance(event, Committed) else None
+        if isinstance(event, Trimmed) and event.cause == "cancel":
+            return self._finish_detail() if max(self._fed_to, state.position) >= event.from_ else None
+        if isinstance(event, DraftRestored) and event.reason == "cancelled":
+            return self._finish_detail()
+        ahead = self._ahead()
+        return _why(ahead.detail) if isinstance(ahead, SessionFinished) and ahead.reason == "cancelled" else None
+
+    def _finish_detail(self) -> str:
+        for record in self._log[self._at : self._at + 4]:
+            if isinstance(record.event, SessionFinished):
+                return _why(record.event.detail)
+        return "cancel"
+
+    def _forward(self, call: Forward) -> Rows | Failed:
+        event = self._next(call)
+        if isinstance(event, RuntimeFailed) and event.call in ("prefill", "serial", "span"):
+            return _failed(event)
+        position = call.base + len(call.tokens)
+        if call.want == "none" and (isinstance(event, Prefilled) or (isinstance(event, Trimmed) and event.cause == "cancel")):
+            self._fed_to = position
+            return Rows(session=call.session, predictions=(), position=position, cost_ns=0)
+        if call.want == "last" and isinstance(event, Prefilled | SerialDecoded):
+            return Rows(
+                session=call.session,
+                predictions=(event.prediction,),
+                position=event.position if isinstance(event, Prefilled) else event.observed,
+                cost_ns=event.cost_ns,
+                margins=None if event.margin is None else (event.margin,),
+                logprobs=None if event.logprob is None else (event.logprob,),
+            )
+        if call.want == "all" and isinstance(event, SpanVerified):
+            return Rows(
+                session=call.session,
+                predictions=event.predictions,
+                position=event.observed,
+                cost_ns=event.cost_ns,
+                margins=event.margins,
+                logprobs=event.logprobs,
+            )
+        self._unanswerable(call)
+
+    def _settle(self, call: Settle) -> Settled | Failed:
+        event = self._next(call)
+        if isinstance(event, RuntimeFailed) and event.call == "settle":
+            return _failed(event)
+        if isinstance(event, Trimmed):
+            return Settled(
+                session=call.session, position=event.observed, replayed_rows=event.replayed_rows, cost_ns=event.cost_ns
+            )
+        if isinstance(event, CheckpointRetired):
+            return Settled(session=call.session, position=event.observed, cost_ns=event.cost_ns)
+        self._unanswerable(call)
+
+    def _draft(self, ask: AskDraft) -> Draft | Failed:
+        event = self._next(ask)
+        if isinstance(event, DraftFailed):
+            return Failed(started=True, error=event.error, message=event.message)
+        if isinstance(event, DraftOffered):
+            outside = self._state.runtime.vocabulary
+            return Draft(session=0, tokens=event.tokens + (outside,) * event.invalid, cost_ns=event.cost_ns)
+        self._unanswerable(ask)
+
+    def _ask_stop(self, ask: AskStop) -> StopVerdict | None:
+        event = self._log[self._at].event if self._at < len(self._log) else None
+        if isinstance(event, Committed) and event.cut_by in ("stop_text", "stop_when", "stop_when_error"):
+            if ask.index - self._state.decoded == len(event.tokens) - 1:
+                return StopVerdict(event.cut_by, event.detail)
+        return None
+
+    def _floor(self, request: Floor) -> int:
+        event, state = self._next(request), self._state
+        wanted = boundary_position(len(state.canonical)) if state.phase == "rewinding" else state.position
+        unreachable = (isinstance(event, Trimmed) and event.to != wanted) or (
+            isinstance(event, RuntimeFailed) and event.call == "reset"
+        )
+        return wanted + 1 if unreachable else 0
+
+
+def _failed(event: RuntimeFailed) -> Failed:
+    return Failed(started=event.started, error=event.error, message=event.message, observed=event.observed)
+
+
+def _why(detail: str | None) -> str:
+    return "cancel" if detail is None else detail

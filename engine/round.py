@@ -1,0 +1,446 @@
+"""One round of the decode loop, and the few other things that happen to a session, as sans-IO scripts.
+
+A script is a generator. It yields *events* (and is sent the state after them) and *requests* (and is sent what the world
+answered); it never calls a runtime, reads a clock or waits. A driver connects it to the world: ``drivers.Live`` to a
+runtime, ``drivers.redrive`` to the records of an earlier run. Every exit of a script leaves the session canonical, at a
+boundary, or dropped.
+
+::
+
+    plan      rules.plan(state): finish | prefill | serial | draft up to a limit
+    ask       the pending draft, else the source                   -> DraftOffered | DraftFailed
+    take      long enough? clip to the limit                       -> DraftTaken (+ DraftDiscarded), else serial
+    run       forward(base, [current, *draft])                     -> SpanVerified | SerialDecoded | RuntimeFailed
+    decide    per token: cancel, stop token, stop text, stop_when  -> Committed, DraftDiscarded
+    settle    c == rows: retire; else trim to base + c             -> CheckpointRetired | Trimmed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from .events import (
+    CheckpointRetired,
+    Committed,
+    CutBy,
+    DiscardReason,
+    DraftDiscarded,
+    DraftFailed,
+    DraftOffered,
+    DraftRestored,
+    DraftTaken,
+    Extended,
+    FailedCall,
+    Prefilled,
+    Rewound,
+    RuntimeFailed,
+    SerialDecoded,
+    SessionDropped,
+    SessionFinished,
+    SessionOpened,
+    SessionResumed,
+    SpanRefused,
+    SpanVerified,
+    Trimmed,
+)
+from .positions import boundary_position, matched_length, row_index
+from .requests import DROP, FLOOR, OPEN, POLL, RESET, AskDraft, AskStop, Configure, Context, Failed, Script, StopVerdict
+from .rules import DraftUpTo, Finish, Prefill, Serial, discard_reason, draft_threshold, leftover_reason, plan, screen
+from .runtime import Draft, Forward, Rows, Settle, Settled
+from .state import SessionState
+
+__all__ = [
+    "conclude",
+    "drop_session",
+    "extend_session",
+    "open_session",
+    "resume_session",
+    "rewind_session",
+    "run_round",
+]
+
+
+# -- a session's life ------------------------------------------------------------------------------------------------
+
+
+def open_session(opened: SessionOpened, ctx: Context) -> Script[SessionState]:
+    """Open the session; dropped again if the runtime cannot."""
+    state: SessionState = yield opened
+    failed: Failed | None = yield OPEN
+    if failed is not None:
+        return (yield from _give_up(state, "open", failed))
+    return state
+
+
+def resume_session(resumed: SessionResumed, state: SessionState, ctx: Context) -> Script[SessionState]:
+    """Go on from a folded log, upon an empty runtime session."""
+    state = yield resumed
+    state = yield from _discard_pending(state, "resumed")
+    failed: Failed | None = yield OPEN
+    if failed is not None:
+        return (yield from _give_up(state, "open", failed))
+    return state
+
+
+def extend_session(extended: Extended, state: SessionState, ctx: Context) -> Script[SessionState]:
+    """Begin a new turn with more tokens."""
+    failed: Failed | None = yield Configure(extended.sampling)
+    if failed is not None:
+        if not failed.started:
+            return (yield _runtime_failed("configure", failed))
+        return (yield from _give_up(state, "configure", failed))
+    state = yield from _discard_pending(state, "extended")
+    return (yield extended)
+
+
+def rewind_session(count: int, state: SessionState, ctx: Context) -> Script[SessionState]:
+    """Take back the last ``count`` tokens; where the runtime cannot reach that position, empty its session instead.
+
+    The next round prefills whatever is missing.
+    """
+    state = yield from _discard_pending(state, "rewound")
+    length = len(state.canonical) - count
+    state = yield Rewound(count=count, length=length)
+    if state.phase != "rewinding":
+        return state
+    return (yield from _cut_back(state, ctx, boundary_position(length), state.position, "rewind"))
+
+
+def drop_session(state: SessionState, reason: str) -> Script[SessionState]:
+    """Release the session."""
+    state = yield from _discard_pending(state, "failed" if state.phase != "finished" else "finished")
+    failed: Failed | None = yield DROP
+    if failed is not None:
+        state = yield _runtime_failed("drop", failed)
+    return (yield SessionDropped(reason=reason))
+
+
+def conclude(state: SessionState, finish: Finish) -> Script[SessionState]:
+    """End the turn at this boundary."""
+    state = yield from _discard_pending(state, discard_reason(finish.reason))
+    return (yield SessionFinished(reason=finish.reason, limit=finish.limit, detail=finish.detail, turn=state.turn.number))
+
+
+# -- one round -------------------------------------------------------------------------------------------------------
+
+
+def run_round(state: SessionState, ctx: Context) -> Script[SessionState]:
+    """One turn of the loop, from the boundary ``ready`` to a boundary or a drop."""
+    decision = plan(state)
+    if isinstance(decision, Finish):
+        return (yield from conclude(state, decision))
+    if isinstance(decision, Prefill):
+        return (yield from _prefill(state, ctx))
+    if ctx.polls:
+        why: str | None = yield POLL
+        if why is not None:
+            return (yield from conclude(state, Finish("cancelled", None, why)))
+    if isinstance(decision, DraftUpTo):
+        drafting = state.stats.pending == 0
+        state = yield from _obtain_draft(state, decision.limit)
+        if state.stats.pending:
+            if drafting and ctx.polls:
+                why = yield POLL
+                if why is not None:
+                    state = yield DraftRestored(count=state.stats.pending, reason="cancelled")
+                    return (yield from conclude(state, Finish("cancelled", None, why)))
+            return (yield from _span(state, ctx))
+        decision = plan(state)  # a source that failed is a reason now; an offer too short is none
+    if isinstance(decision, Serial) and decision.reason != state.refused:
+        state = yield SpanRefused(reason=decision.reason)
+    return (yield from _serial(state, ctx))
+
+
+def _obtain_draft(state: SessionState, limit: int) -> Script[SessionState]:
+    """A pending draft of 1 to ``limit`` tokens, or none."""
+    if state.stats.pending:  # a restored draft
+        if state.stats.pending > limit:
+            state = yield DraftDiscarded(count=state.stats.pending - limit, reason="clipped")
+        return state
+    answer: Draft | Failed = yield AskDraft(limit)
+    assert state.draft is not None
+    origin = state.draft.origin
+    if isinstance(answer, Failed):
+        return (yield DraftFailed(origin=origin, error=answer.error, message=answer.message))
+    tokens, invalid = screen(answer.tokens, state.runtime.vocabulary)
+    state = yield DraftOffered(
+        limit=limit, tokens=tokens, origin=origin, at=len(state.canonical), invalid=invalid, cost_ns=answer.cost_ns or 0
+    )
+    if invalid:
+        state = yield DraftDiscarded(count=invalid, reason="invalid")
+    if len(tokens) < draft_threshold(state, limit):
+        return (yield from _discard_pending(state, "short"))
+    state = yield DraftTaken(tokens=tokens[:limit], offered=len(tokens))
+    if state.surplus:
+        state = yield DraftDiscarded(count=state.surplus, reason="clipped")
+    return state
+
+
+def _prefill(state: SessionState, ctx: Context) -> Script[SessionState]:
+    start, length = state.position, len(state.canonical)
+    chunk = state.policy.prefill_chunk
+    cost = chunks = 0
+    position = start
+    while True:
+        if ctx.polls:
+            why: str | None = yield POLL
+            if why is not None:
+                if position > start:
+                    state = yield from _cut_back(state, ctx, start, position, "cancel")
+                    if state.phase == "dropped":
+                        return state
+                return (yield from conclude(state, Finish("cancelled", None, why)))
+        end = min(position + chunk, length)
+        last = end == length
+        rows: Rows | Failed = yield Forward(
+            session=ctx.session,
+            base=position,
+            tokens=state.canonical[position:end],
+            want="last" if last else "none",
+            canonical=True,
+            extras=ctx.extras,
+        )
+        if isinstance(rows, Rows):
+            rows = _checked(state, rows, position, end - position, 1 if last else 0, ())
+        if isinstance(rows, Failed):
+            if chunks:  # earlier chunks are in the cache: the prefill as a whole has started
+                rows = attrs.evolve(rows, started=True)
+            return (yield from _recover(state, ctx, "prefill", rows, end - start))
+        cost += rows.cost_ns or 0
+        chunks += 1
+        position = end
+        if last:
+            break
+    prediction = rows.predictions[0]
+    state = yield Prefilled(
+        start=start,
+        position=rows.position,
+        reused=start,
+        chunks=chunks,
+        prediction=prediction,
+        margin=rows.margins[0] if rows.margins else None,
+        logprob=rows.logprobs[0] if rows.logprobs else None,
+        cost_ns=cost,
+    )
+    return (yield from _commit_row(state, ctx, prediction, "prefill"))
+
+
+def _serial(state: SessionState, ctx: Context) -> Script[SessionState]:
+    base = state.position
+    rows: Rows | Failed = yield Forward(
+        session=ctx.session, base=base, tokens=(state.current,), want="last", canonical=True, extras=ctx.extras
+    )
+    if isinstance(rows, Rows):
+        rows = _checked(state, rows, base, 1, 1, ())
+    if isinstance(rows, Failed):
+        return (yield from _recover(state, ctx, "serial", rows, 1))
+    prediction = rows.predictions[0]
+    pending = state.pending
+    state = yield SerialDecoded(
+        base=base,
+        prediction=prediction,
+        verdict="none" if not pending else ("accepted" if pending[0] == prediction else "rejected"),
+        observed=rows.position,
+        margin=rows.margins[0] if rows.margins else None,
+        logprob=rows.logprobs[0] if rows.logprobs else None,
+        cost_ns=rows.cost_ns or 0,
+    )
+    if pending and pending[0] != prediction:
+        state = yield from _discard_pending(state, "rejected_tail")
+    return (yield from _commit_row(state, ctx, prediction, "serial"))
+
+
+def _commit_row(state: SessionState, ctx: Context, prediction: int, source: str) -> Script[SessionState]:
+    # The row is canonical and has no checkpoint: its token is always committed, so no cancel is looked at here.
+    _, cut, detail = yield from _decide(state, ctx, (prediction,), polls=False)
+    return (
+        yield Committed(
+            tokens=(prediction,),
+            accepted=0,
+            source="prefill" if source == "prefill" else "serial",
+            cut_by=cut,
+            detail=detail,
+            position=boundary_position(len(state.canonical) + 1),
+        )
+    )
+
+
+def _span(state: SessionState, ctx: Context) -> Script[SessionState]:
+    draft, base = state.pending, state.position
+    rows: Rows | Failed = yield Forward(
+        session=ctx.session, base=base, tokens=(state.current, *draft), want="all", canonical=False, extras=ctx.extras
+    )
+    if isinstance(rows, Rows):
+        rows = _checked(state, rows, base, len(draft) + 1, len(draft) + 1, draft)
+    if isinstance(rows, Failed):
+        return (yield from _recover(state, ctx, "span", rows, len(draft) + 1))
+    matched = matched_length(draft, rows.predictions)
+    state = yield SpanVerified(
+        base=base,
+        rows=len(draft) + 1,
+        predictions=rows.predictions,
+        matched=matched,
+        observed=rows.position,
+        margins=rows.margins,
+        logprobs=rows.logprobs,
+        cost_ns=rows.cost_ns or 0,
+    )
+    count, cut, detail = yield from _decide(state, ctx, rows.predictions[: matched + 1], polls=ctx.polls)
+    state = yield Committed(
+        tokens=rows.predictions[:count],
+        accepted=min(matched, count),
+        source="span",
+        cut_by=cut,
+        detail=detail,
+        position=base + count,
+    )
+    state = yield from _discard_pending(state, leftover_reason(matched < count and matched < len(draft), cut))
+    return (yield from _settle(state, ctx, base, len(draft) + 1, count))
+
+
+def _decide(
+    state: SessionState, ctx: Context, tokens: Sequence[int], *, polls: bool
+) -> Script[tuple[int, CutBy, str | None]]:
+    """How many of the tokens are committed, what cuts the commit, and which one it is."""
+    stop_ids, index = state.turn.stop_ids, state.decoded
+    for at, token in enumerate(tokens):
+        if polls:
+            why: str | None = yield POLL
+            if why is not None:
+                return at, "cancelled", why
+        if token in stop_ids:
+            return at + 1, "stop_token", str(token)
+        if ctx.asks:
+            verdict: StopVerdict | None = yield AskStop(token, index + at)
+            if verdict is not None:
+                return at + 1, verdict.cut_by, verdict.detail
+    return len(tokens), "length" if len(tokens) >= state.remaining else "none", None
+
+
+def _settle(state: SessionState, ctx: Context, base: int, rows: int, count: int) -> Script[SessionState]:
+    """The one word that the first ``count`` rows are canonical. A settle that fails leaves an unknown cache: drop."""
+    wanted = base + count
+    settled: Settled | Failed = yield Settle(session=ctx.session, base=base, rows=rows, position=wanted)
+    if isinstance(settled, Settled) and settled.position != wanted:
+        settled = _wrong_position(settled.position, wanted, "settle")
+    if isinstance(settled, Failed):
+        return (yield from _give_up(state, "settle", settled))
+    if count == rows:
+        return (yield CheckpointRetired(base=base, rows=rows, observed=settled.position, cost_ns=settled.cost_ns or 0))
+    return (
+        yield Trimmed(
+            from_=base + rows,
+            to=wanted,
+            observed=settled.position,
+            replayed_rows=settled.replayed_rows,
+            cause="span",
+            cost_ns=settled.cost_ns or 0,
+        )
+    )
+
+
+# -- failures and ways back ------------------------------------------------------------------------------------------
+
+
+def _checked(state: SessionState, rows: Rows, base: int, fed: int, wanted: int, draft: tuple[int, ...]) -> Rows | Failed:
+    """The rows, or the failure that they are: a wrong position, too few or impossible predictions."""
+    if rows.position != base + fed:
+        return _wrong_position(rows.position, base + fed, "forward")
+    predictions = rows.predictions
+    # Predictions may end early only behind a mismatch.
+    least = matched_length(draft, predictions) + 1 if wanted > 1 else wanted
+    problem = None
+    if not least <= len(predictions) <= wanted:
+        problem = f"the forward returned {len(predictions)} predictions, {wanted} were wanted"
+    else:
+        first = base + fed - wanted
+        for at, token in enumerate(predictions):
+            if not 0 <= token < state.runtime.vocabulary:
+                problem = f"prediction {at} is {token}, outside the vocabulary of {state.runtime.vocabulary}"
+            elif at < least and state.turn.sampling.masks(token, row_index(first, at)):
+                problem = f"prediction {at} is id {token}, which is masked at index {row_index(first, at)}"
+    if problem is None:
+        return rows
+    return Failed(started=True, error="RuntimeContractError", message=problem, observed=rows.position)
+
+
+def _wrong_position(observed: int, expected: int, call: str) -> Failed:
+    message = f"the cache holds {observed} rows after the {call}, {expected} were expected"
+    return Failed(started=True, error="RuntimeContractError", message=message, observed=observed if observed >= 0 else None)
+
+
+def _runtime_failed(call: FailedCall, failed: Failed) -> RuntimeFailed:
+    return RuntimeFailed(
+        call=call, started=failed.started, error=failed.error, message=failed.message, observed=failed.observed
+    )
+
+
+def _recover(state: SessionState, ctx: Context, call: FailedCall, failed: Failed, rows: int) -> Script[SessionState]:
+    """After a failed forward: restore the draft if nothing ran, else trim to base; if that fails, drop."""
+    base, was = state.position, state.phase
+    state = yield _runtime_failed(call, failed)
+    if not failed.started:
+        if was == "drafted":
+            state = yield DraftRestored(count=state.stats.pending, reason="not_started")
+        return state
+    state = yield from _discard_pending(state, "failed")
+    settled: Settled | Failed = yield Settle(session=ctx.session, base=base, rows=rows, position=base)
+    if isinstance(settled, Settled) and settled.position != base:
+        settled = _wrong_position(settled.position, base, "settle")
+    if isinstance(settled, Failed):
+        return (yield from _give_up(state, "settle", settled))
+    return (
+        yield Trimmed(
+            from_=base if failed.observed is None else failed.observed,
+            to=base,
+            observed=settled.position,
+            replayed_rows=settled.replayed_rows,
+            cause="failure",
+            cost_ns=settled.cost_ns or 0,
+        )
+    )
+
+
+def _cut_back(state: SessionState, ctx: Context, to: int, reached: int, cause: str) -> Script[SessionState]:
+    """Cut canonical rows: by a settle where the runtime reaches so far back, else by emptying its session."""
+    floor: int = yield FLOOR
+    if floor <= to:
+        settled: Settled | Failed = yield Settle(session=ctx.session, base=to, rows=reached - to, position=to)
+        if isinstance(settled, Settled) and settled.position != to:
+            settled = _wrong_position(settled.position, to, "settle")
+        if isinstance(settled, Failed):
+            return (yield from _give_up(state, "settle", settled))
+        replayed, cost = settled.replayed_rows, settled.cost_ns or 0
+    else:
+        failed: Failed | None = yield RESET
+        if failed is not None:
+            return (yield from _give_up(state, "reset", failed))
+        to, replayed, cost = 0, 0, 0
+    return (
+        yield Trimmed(
+            from_=reached,
+            to=to,
+            observed=to,
+            replayed_rows=replayed,
+            cause="rewind" if cause == "rewind" else "cancel",
+            cost_ns=cost,
+        )
+    )
+
+
+def _give_up(state: SessionState, call: FailedCall, failed: Failed) -> Script[SessionState]:
+    """The cache is in an unknown place: say so and drop the session."""
+    state = yield _runtime_failed(call, failed)
+    state = yield from _discard_pending(state, "failed")
+    again: Failed | None = yield DROP
+    if again is not None:
+        state = yield _runtime_failed("drop", again)
+    return (yield SessionDropped(reason=f"{call} failed: {failed.error}"))
+
+
+def _discard_pending(state: SessionState, reason: DiscardReason) -> Script[SessionState]:
+    if state.stats.pending:
+        state = yield DraftDiscarded(count=state.stats.pending, reason=reason)
+    return state

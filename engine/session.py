@@ -1,0 +1,385 @@
+"""A session that goes on, and the stream that runs one to its end.
+
+The order of one step: a round, to a boundary; the recorder keeps its records; the tokens are delivered; the turn is
+finished if it must be; then an error, if there was one, is raised. So a caller who is told of an error finds the session
+canonical, or dropped, and never anything between.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, Unpack
+
+import attrs
+
+from .drivers import Live
+from .errors import ConfigError, DecodeFailed, RecorderFailed, RuntimeContractError, SessionClosed, SessionInUse
+from .events import Extended, FinishLimit, FinishReason, SessionFinished
+from .invariants import state_violations
+from .requests import Context
+from .round import conclude, drop_session, extend_session, rewind_session, run_round
+from .rules import Finish, finish_due, masking
+from .runtime import Extras
+from .sharing import Share, busy
+from .state import DecodeStats, SessionState
+from .values import Sampling
+
+if TYPE_CHECKING:
+    from .decoder import Decoder, TurnOptions
+
+__all__ = ["Result", "Session", "TokenStream"]
+
+#: Check every state against the invariants after each call (slow; for tests and for hunting a fault).
+_CHECK = os.environ.get("SPANFOLD_CHECK") == "1"
+
+
+@attrs.frozen(kw_only=True)
+class Result:
+    """What a turn came to.
+
+    Attributes:
+        tokens: committed in this turn, the stop token included.
+        finish_reason: why it ended; None for a turn that has not.
+        limit: which limit, for reason ``length``.
+        stats: the session's account.
+        session: the session's last state; its canonical tokens stay readable after the session is dropped.
+    """
+
+    tokens: tuple[int, ...]
+    finish_reason: FinishReason | None
+    limit: FinishLimit | None
+    stats: DecodeStats
+    session: SessionState
+
+
+class Session:
+    """One session; made by ``Decoder.open``. Use it from one thread at a time.
+
+    Iterating it yields the turn's tokens, delivered round by round, until the turn is finished.
+    """
+
+    def __init__(
+        self, decoder: Decoder, live: Live, share: Share, on_token: Callable[[int], object] | None, extras: Extras
+    ) -> None:
+        self._decoder = decoder
+        self._live = live
+        self._share = share
+        self._on_token = on_token
+        self._extras = extras
+        self._lock = threading.Lock()
+        self._close_requested = False
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> int:
+        """The session's number in its records."""
+        return self._live.log_session
+
+    @property
+    def runtime_session(self) -> int:
+        """The session's number on the runtime (differs from ``id`` for a resumed session only)."""
+        return self._live.session
+
+    @property
+    def state(self) -> SessionState:
+        """The newest state: a value that never changes."""
+        return self._live.state
+
+    @property
+    def stats(self) -> DecodeStats:
+        """The account so far."""
+        return self._live.state.stats
+
+    @property
+    def finish(self) -> SessionFinished | None:
+        """How the turn ended, or None."""
+        return self._live.state.finish
+
+    @property
+    def finished(self) -> bool:
+        """Whether the turn has ended (or the session is gone)."""
+        state = self._live.state
+        return state.finish is not None or state.phase == "dropped"
+
+    @property
+    def result(self) -> Result:
+        """The turn so far."""
+        state = self._live.state
+        finish = state.finish
+        return Result(
+            tokens=state.canonical[state.turn.start :],
+            finish_reason=finish.reason if finish else None,
+            limit=finish.limit if finish else None,
+            stats=state.stats,
+            session=state,
+        )
+
+    # -- driving -----------------------------------------------------------------------------------------------------
+
+    def step(self) -> tuple[int, ...]:
+        """Run one round and deliver its tokens (none if the turn is finished, or was cancelled before a token).
+
+        Raises:
+            DecodeFailed: a runtime call failed. The session is canonical and can go on unless ``state.phase`` is
+                ``dropped``; tokens committed before the failure are in ``state``.
+            RecorderFailed: the records could not be kept; the turn is finished ``failed``, nothing of the round delivered.
+            SessionClosed, SessionInUse: the session cannot be stepped.
+            Exception: whatever a callback raised, unchanged; what was committed stays.
+        """
+        tokens, error = self.advance()
+        if error is not None:
+            raise error
+        return tokens
+
+    def __iter__(self) -> Iterator[int]:
+        while not self.finished:
+            tokens, error = self.advance()
+            yield from tokens
+            if error is not None:
+                raise error
+
+    def extend(self, tokens: Sequence[int] = (), **options: Unpack[TurnOptions]) -> None:
+        """Give tokens and begin a new turn (nothing runs before the next step). Options as for ``Decoder.open``.
+
+        The last token of the turn before, a stop token too, is fed with them: its row was not in the cache.
+        """
+        from .decoder import token_ids
+
+        with self._use():
+            state = self._live.state
+            given = token_ids(tokens, "tokens", state.runtime.vocabulary)
+            length = len(state.canonical) + len(given)
+            if length > state.runtime.context_length:
+                raise ConfigError(f"{length} tokens are more than the context of {state.runtime.context_length}: extend with fewer")
+            turning = self._decoder.turning(options)
+            sampling = masking(Sampling(), turning.stops, turning.limits, state.runtime, length)
+            extended = Extended(
+                tokens=given, limits=turning.limits, stops=turning.stops, sampling=sampling, turn=state.turn.number + 1
+            )
+            self._live.run(extend_session(extended, state, self._context()))
+            error = self._take_error()
+            if error is None:
+                self._live.hooks = turning.hooks
+                self._on_token = turning.on_token
+        if error is not None:
+            raise error
+
+    def rewind(self, count: int) -> None:
+        """Take back the last ``count`` tokens, of this turn or of earlier ones. A finished turn goes on.
+
+        Raises:
+            ConfigError: ``count`` is not from 1 to ``len(canonical) - 1``.
+        """
+        with self._use():
+            state = self._live.state
+            if type(count) is not int or not 1 <= count < len(state.canonical):
+                raise ConfigError(f"rewind takes 1 to {len(state.canonical) - 1} tokens here, not {count!r}")
+            self._live.run(rewind_session(count, state, self._context()))
+            error = self._take_error()
+            state = self._live.state
+            if self._live.hooks.matcher is not None:
+                self._live.hooks.matcher.reset(state.canonical[state.turn.start :])
+        if error is not None:
+            raise error
+
+    def close(self) -> None:
+        """Finish the turn ``closed`` if it has not ended, and release the session. May be called twice, from a callback and
+        from another thread: a round under way ends first."""
+        if not self._lock.acquire(blocking=False):
+            self._close_requested = True
+            # The step that holds the lock may have looked at the request just before it was made.
+            if not self._lock.acquire(blocking=False):
+                return
+        try:
+            close_live(self._live, Finish("closed"))
+        finally:
+            self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # An abandoned session must not hold rows on the device. A finalizer may run inside the engine: then later.
+        live = getattr(self, "_live", None)
+        if live is None or live.state.phase in ("new", "dropped"):
+            return
+        if busy():
+            self._share.orphan(lambda: close_live(live, Finish("closed")))
+        else:
+            close_live(live, Finish("closed"))
+
+    # -- inside the package ------------------------------------------------------------------------------------------
+
+    def advance(self) -> tuple[tuple[int, ...], BaseException | None]:
+        """One step: the tokens delivered, and what is to be raised once the caller has them."""
+        with self._use(finished=True):
+            live = self._live
+            if live.state.finish is not None:
+                return (), None
+            if live.recorder_error is not None:
+                return (), self._recorder_error()
+            before = len(live.state.canonical)
+            live.run(run_round(live.state, self._context()))
+            tokens = live.state.canonical[before:]
+            if not live.flush():
+                return (), self._recorder_error()
+            error = self._deliver(tokens)
+            error = self._take_error(error)
+            if error is None and live.state.phase == "ready":
+                due = finish_due(live.state)
+                if due is not None:
+                    live.run(conclude(live.state, due))
+                    if not live.flush():
+                        error = self._recorder_error()
+            return tokens, error
+
+    def fail(self, error: BaseException) -> BaseException:
+        """Finish ``failed`` and release; what to raise instead of ``error``: the same, with ``partial`` where it has one."""
+        with self._lock:
+            close_live(self._live, Finish("failed", None, f"{type(error).__name__}: {error}"[:500]))
+        if isinstance(error, (DecodeFailed, RecorderFailed)):
+            error.partial = self.result
+        return error
+
+    def raise_if_not_opened(self) -> None:
+        """Raises the runtime's refusal to open the session."""
+        error = self._take_error()
+        if error is not None:
+            close_live(self._live, Finish("failed"))
+            raise error
+
+    def _context(self) -> Context:
+        return self._live.context(self._extras)
+
+    @contextmanager
+    def _use(self, finished: bool = False) -> Iterator[None]:
+        self._share.check_thread()
+        if not self._lock.acquire(blocking=False):
+            raise SessionInUse("this session is in use, by another thread or by the step that called back")
+        try:
+            if self._live.state.phase == "dropped" and not (finished and self._live.state.finish is not None):
+                raise SessionClosed("this session is released: its tokens stay readable in session.state, open a new one to decode")
+            if not busy():
+                self._share.release_orphans()
+            yield
+            if _CHECK:
+                found = state_violations(self._live.state)
+                assert not found, found
+        finally:
+            try:
+                if self._close_requested:
+                    close_live(self._live, Finish("closed"))
+            finally:
+                self._lock.release()
+
+    def _deliver(self, tokens: tuple[int, ...]) -> BaseException | None:
+        if self._on_token is not None:
+            for token in tokens:
+                try:
+                    self._on_token(token)
+                except BaseException as exc:
+                    return exc
+        return None
+
+    def _take_error(self, delivery: BaseException | None = None) -> BaseException | None:
+        """What to raise, most urgent first: an interrupt, the caller's own exception, the runtime's failure."""
+        live = self._live
+        interrupt, user, cause, failure = live.interrupt, live.user_error, live.call_error, live.failure
+        live.interrupt = live.user_error = live.call_error = live.failure = None
+        own = interrupt or user or delivery
+        if own is not None:
+            return own
+        if failure is None:
+            return None
+        after = "the session is dropped" if live.state.phase == "dropped" else "the session is canonical and can go on"
+        error = DecodeFailed(f"{failure.call} failed: {failure.error}: {failure.message} ({after})")
+        error.__cause__ = cause if cause is not None else RuntimeContractError(failure.message)
+        return error
+
+    def _recorder_error(self) -> BaseException:
+        live = self._live
+        cause = live.recorder_error
+        assert cause is not None
+        if live.state.phase == "ready":
+            live.run(conclude(live.state, Finish("failed", None, f"recorder: {type(cause).__name__}: {cause}"[:500])))
+        interrupt = live.interrupt
+        self._take_error()
+        if interrupt is not None:
+            return interrupt
+        error = RecorderFailed(f"the recorder could not write: {type(cause).__name__}: {cause}")
+        error.__cause__ = cause
+        return error
+
+
+def close_live(live: Live, finish: Finish) -> None:
+    """Finish the turn if it has not ended, and release the session."""
+    if live.state.phase == "ready":
+        due = finish_due(live.state) if finish.reason == "closed" else None
+        live.run(conclude(live.state, due or finish))
+    if live.state.phase not in ("new", "dropped"):
+        live.run(drop_session(live.state, finish.reason))
+    live.flush()
+
+
+class TokenStream(Iterator[int]):
+    """The tokens of one turn; made by ``Decoder.stream``. The session is released at the end, on an error and on close."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._ready: Iterator[int] = iter(())
+        self._error: BaseException | None = None
+        self._ended = False
+
+    @property
+    def session(self) -> Session:
+        """The session behind the stream."""
+        return self._session
+
+    @property
+    def result(self) -> Result:
+        """The turn so far; complete once the stream is exhausted or closed."""
+        return self._session.result
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> int:
+        while True:
+            for token in self._ready:
+                return token
+            if self._error is not None:
+                error, self._error = self._error, None
+                self._ended = True
+                raise self._session.fail(error)
+            if self._ended or self._session.finished:
+                self.close()
+                raise StopIteration
+            try:
+                tokens, self._error = self._session.advance()
+            except SessionInUse:
+                raise
+            except BaseException as exc:
+                self._ended = True
+                self._session.fail(exc)
+                raise
+            self._ready = iter(tokens)
+
+    def close(self) -> None:
+        """End the stream; may be called twice. Closed before its end, the turn is finished ``closed``."""
+        self._ended = True
+        self._ready = iter(())
+        self._session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

@@ -1,0 +1,97 @@
+"""What all decoders on one runtime object share: the lock, the session numbers, the count of live sessions.
+
+Calls on a runtime are serialized here, also across decoders and threads. Sessions that the garbage collector finds are
+released at the next safe moment: a finalizer can run anywhere, also in the middle of a runtime call of the same thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from .errors import SessionInUse, TooManySessions
+from .runtime import Runtime
+
+__all__ = ["Share", "busy", "engine_activity", "share_of"]
+
+_activity = threading.local()
+
+
+@contextmanager
+def engine_activity() -> Iterator[None]:
+    """Marks this thread as inside the engine, where a finalizer must not call back into it."""
+    _activity.depth = getattr(_activity, "depth", 0) + 1
+    try:
+        yield
+    finally:
+        _activity.depth -= 1
+
+
+def busy() -> bool:
+    """Whether this thread is inside the engine."""
+    return getattr(_activity, "depth", 0) > 0
+
+
+class Share:
+    """The shared part of one runtime."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.lock = threading.Lock()
+        self._count_lock = threading.Lock()
+        self._next = 0
+        self.live = 0
+        self._thread = threading.get_ident() if runtime.info.threads == "one" else None
+        self._orphans: deque[Callable[[], None]] = deque()
+
+    def check_thread(self) -> None:
+        """Raises SessionInUse on a thread that the runtime does not allow."""
+        if self._thread is not None and threading.get_ident() != self._thread:
+            raise SessionInUse("this runtime allows one thread only: call it from the thread that made its first decoder")
+
+    def new_session(self, bound: int) -> int:
+        """A session id never used before on this runtime; counts the session as live.
+
+        Raises:
+            TooManySessions: ``bound`` are live.
+        """
+        with self._count_lock:
+            if self.live >= bound:
+                raise TooManySessions(self.live, bound)
+            self.live += 1
+            session = self._next
+            self._next += 1
+            return session
+
+    def released(self) -> None:
+        """One session less is live."""
+        with self._count_lock:
+            self.live -= 1
+
+    def orphan(self, release: Callable[[], None]) -> None:
+        """Have ``release`` run at the next safe moment."""
+        self._orphans.append(release)
+
+    def release_orphans(self) -> None:
+        """Run what finalizers left; called where no engine code is under way in this thread."""
+        while self._orphans:
+            try:
+                release = self._orphans.popleft()
+            except IndexError:  # another thread took it
+                return
+            release()
+
+
+_shares: weakref.WeakKeyDictionary[Runtime, Share] = weakref.WeakKeyDictionary()
+_shares_lock = threading.Lock()
+
+
+def share_of(runtime: Runtime) -> Share:
+    """The one Share of this runtime object."""
+    with _shares_lock:
+        share = _shares.get(runtime)
+        if share is None:
+            share = _shares[runtime] = Share(runtime)
+        return share
