@@ -28,8 +28,38 @@ from .errors import SessionClosed as SessionClosed
 from .errors import SessionInUse as SessionInUse
 from .errors import SpanfoldError as SpanfoldError
 from .errors import TooManySessions as TooManySessions
-from .events import *  # noqa: F403
-from .events import __all__ as _events
+from .events import CUT_BY as CUT_BY
+from .events import DISCARD_REASONS as DISCARD_REASONS
+from .events import EVENT_TYPES as EVENT_TYPES
+from .events import CheckpointRetired as CheckpointRetired
+from .events import Committed as Committed
+from .events import CutBy as CutBy
+from .events import DiscardReason as DiscardReason
+from .events import DraftDiscarded as DraftDiscarded
+from .events import DraftFailed as DraftFailed
+from .events import DraftOffered as DraftOffered
+from .events import DraftRestored as DraftRestored
+from .events import DraftTaken as DraftTaken
+from .events import Event as Event
+from .events import Extended as Extended
+from .events import FailedCall as FailedCall
+from .events import FinishLimit as FinishLimit
+from .events import FinishReason as FinishReason
+from .events import Prefilled as Prefilled
+from .events import Record as Record
+from .events import Rewound as Rewound
+from .events import RuntimeFailed as RuntimeFailed
+from .events import SerialDecoded as SerialDecoded
+from .events import SessionDropped as SessionDropped
+from .events import SessionFinished as SessionFinished
+from .events import SessionOpened as SessionOpened
+from .events import SessionResumed as SessionResumed
+from .events import Source as Source
+from .events import SpanRefused as SpanRefused
+from .events import SpanVerified as SpanVerified
+from .events import TrimCause as TrimCause
+from .events import Trimmed as Trimmed
+from .events import Verdict as Verdict
 from .invariants import account_violations as account_violations
 from .invariants import state_violations as state_violations
 from .invariants import view_violations as view_violations
@@ -68,18 +98,35 @@ from .values import Stops as Stops
 __version__ = "0.1.0"
 
 __all__ = [
+    "CUT_BY",
+    "DISCARD_REASONS",
+    "EVENT_TYPES",
     "NEW",
     "Ask",
+    "CheckpointRetired",
+    "Committed",
     "ConfigError",
+    "CutBy",
     "DecodeFailed",
     "DecodeStats",
     "Decoder",
+    "DiscardReason",
     "Draft",
+    "DraftDiscarded",
+    "DraftFailed",
     "DraftInfo",
+    "DraftOffered",
+    "DraftRestored",
     "DraftSource",
+    "DraftTaken",
     "Drafter",
+    "Event",
+    "Extended",
     "Extras",
+    "FailedCall",
     "Failure",
+    "FinishLimit",
+    "FinishReason",
     "Forward",
     "HeadSource",
     "IllegalEvent",
@@ -87,23 +134,35 @@ __all__ = [
     "NotStarted",
     "Observer",
     "Policy",
+    "Prefilled",
     "Processor",
     "PromptLookup",
+    "Record",
     "Recorder",
     "RecorderFailed",
     "ReplayDiverged",
     "Result",
+    "Rewound",
     "Rows",
     "Runtime",
     "RuntimeContractError",
+    "RuntimeFailed",
     "RuntimeInfo",
     "Sampling",
+    "SerialDecoded",
     "Session",
     "SessionClosed",
+    "SessionDropped",
+    "SessionFinished",
     "SessionInUse",
+    "SessionOpened",
+    "SessionResumed",
     "SessionState",
     "Settle",
     "Settled",
+    "Source",
+    "SpanRefused",
+    "SpanVerified",
     "SpanfoldError",
     "StopMatcher",
     "Stops",
@@ -112,8 +171,11 @@ __all__ = [
     "TokenStream",
     "TokenText",
     "TooManySessions",
+    "TrimCause",
+    "Trimmed",
     "Turn",
     "TurnOptions",
+    "Verdict",
     "View",
     "account_violations",
     "fold",
@@ -121,5 +183,4 @@ __all__ = [
     "reduce",
     "state_violations",
     "view_violations",
-    *_events,
 ]

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from operator import index
 from types import TracebackType
-from typing import Final, Literal, TypeAlias, TypedDict, Unpack
+from typing import Final, Literal, Self, TypeAlias, TypedDict, Unpack
 
 import attrs
 
@@ -150,9 +150,7 @@ class Decoder:
                 pass
             return stream.result
 
-    def stream(
-        self, prompt: Sequence[int], *, policy: int | Policy | None = None, **options: Unpack[TurnOptions]
-    ) -> TokenStream:
+    def stream(self, prompt: Sequence[int], *, policy: int | Policy | None = None, **options: Unpack[TurnOptions]) -> TokenStream:
         """Decode one turn as an iterator of tokens. Closed early, the turn is finished ``closed`` and the session dropped."""
         return TokenStream(self.open(prompt, policy=policy, **options))
 
@@ -205,9 +203,7 @@ class Decoder:
         resumed = SessionResumed(runtime=self.runtime.info, draft=self._draft if drafting else None, rules=VERSION)
         if turning.hooks.matcher is not None:
             turning.hooks.matcher.reset(state.canonical[turn.start :])
-        return self._begin(
-            live, turning, lambda: live.run(resume_session(resumed, live.state, Context(session=live.session)))
-        )
+        return self._begin(live, turning, lambda: live.run(resume_session(resumed, live.state, Context(session=live.session))))
 
     # -- closing -----------------------------------------------------------------------------------------------------
 
@@ -218,7 +214,7 @@ class Decoder:
             session.close()
         self._share.release_orphans()
 
-    def __enter__(self) -> Decoder:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> None:
@@ -279,7 +275,9 @@ class Decoder:
         try:
             source = self._source if drafting else None
             if resumed is None:
-                live = Live(self.runtime, share, session, source=source, observers=self.observers, recorder=self._recorder, clock=self._clock)
+                live = Live(
+                    self.runtime, share, session, source=source, observers=self.observers, recorder=self._recorder, clock=self._clock
+                )
             else:
                 state, last = resumed
                 live = Live(
@@ -353,4 +351,3 @@ def _resolve_policy(policy: int | Policy | None, draft: DraftInfo | None) -> Pol
     if draft is not None and policy.width > draft.depth:
         raise ConfigError(f"Policy.width is {policy.width}, this draft source ({draft.origin}) drafts at most {draft.depth} tokens")
     return policy
-

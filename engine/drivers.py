@@ -180,7 +180,7 @@ class Live:
         An exception that no call answers for (an interrupt between two calls, a fault of the engine) leaves the session at
         a boundary or dropped, and propagates.
         """
-        with engine_activity():
+        with engine_activity:
             try:
                 answer: Any = None
                 answers = self._answers
@@ -237,7 +237,7 @@ class Live:
         """Have the recorder keep what it was given; False if it cannot, or could not write before."""
         if self._recorder is not None and self.recorder_error is None:
             try:
-                with engine_activity():
+                with engine_activity:
                     self._recorder.flush()
             except BaseException as exc:
                 self._recorder_failed(exc)
@@ -254,15 +254,11 @@ class Live:
         self.call_error = self.call_error or exc
         if not isinstance(exc, Exception):
             self.interrupt = self.interrupt or exc
-        return Failed(
-            started=not isinstance(exc, NotStarted), error=type(exc).__name__, message=_one_line(exc), observed=self._position()
-        )
+        return Failed(started=not isinstance(exc, NotStarted), error=type(exc).__name__, message=_one_line(exc), observed=self._position())
 
     def _element_failed(self, failure: Failure) -> Failed:
         self.call_error = self.call_error or failure.cause or RuntimeContractError(f"{failure.error}: {failure.message}")
-        return Failed(
-            started=failure.started, error=failure.error, message=failure.message, observed=self._position()
-        )
+        return Failed(started=failure.started, error=failure.error, message=failure.message, observed=self._position())
 
     def _position(self) -> int | None:
         try:

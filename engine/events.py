@@ -67,7 +67,18 @@ __all__ = [
 ]
 
 DiscardReason: TypeAlias = Literal[
-    "rejected_tail", "clipped", "short", "invalid", "stopped", "cancelled", "superseded", "rewound", "extended", "resumed", "finished", "failed"
+    "rejected_tail",
+    "clipped",
+    "short",
+    "invalid",
+    "stopped",
+    "cancelled",
+    "superseded",
+    "rewound",
+    "extended",
+    "resumed",
+    "finished",
+    "failed",
 ]
 CutBy: TypeAlias = Literal["none", "stop_token", "stop_text", "stop_when", "stop_when_error", "length", "cancelled"]
 FinishReason: TypeAlias = Literal["stop_token", "stop_text", "stop_when", "length", "cancelled", "closed", "failed"]
@@ -253,8 +264,11 @@ class Committed:
 
 @value
 class Trimmed:
-    """The cache was cut back. ``from_`` (``from`` in a trace) is the position before (as far as known), ``to`` the one wanted, ``observed`` the
-    one reported; ``replayed_rows`` had to be computed again for it."""
+    """The cache was cut back.
+
+    ``from_`` (``from`` in a trace) is the position before, as far as known, ``to`` the one wanted, ``observed`` the
+    one reported; ``replayed_rows`` had to be computed again for it.
+    """
 
     from_: int = field(validator=integer(0))
     to: int = field(validator=integer(0))

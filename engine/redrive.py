@@ -257,9 +257,7 @@ class _Redrive:
         if isinstance(event, RuntimeFailed) and event.call == "settle":
             return _failed(event)
         if isinstance(event, Trimmed):
-            return Settled(
-                session=call.session, position=event.observed, replayed_rows=event.replayed_rows, cost_ns=event.cost_ns
-            )
+            return Settled(session=call.session, position=event.observed, replayed_rows=event.replayed_rows, cost_ns=event.cost_ns)
         if isinstance(event, CheckpointRetired):
             return Settled(session=call.session, position=event.observed, cost_ns=event.cost_ns)
         self._unanswerable(call)
@@ -275,17 +273,15 @@ class _Redrive:
 
     def _ask_stop(self, ask: AskStop) -> StopVerdict | None:
         event = self._log[self._at].event if self._at < len(self._log) else None
-        if isinstance(event, Committed) and event.cut_by in ("stop_text", "stop_when", "stop_when_error"):
-            if ask.index - self._state.decoded == len(event.tokens) - 1:
-                return StopVerdict(event.cut_by, event.detail)
-        return None
+        if not isinstance(event, Committed) or event.cut_by not in ("stop_text", "stop_when", "stop_when_error"):
+            return None
+        last = ask.index - self._state.decoded == len(event.tokens) - 1
+        return StopVerdict(event.cut_by, event.detail) if last else None
 
     def _floor(self, request: Floor) -> int:
         event, state = self._next(request), self._state
         wanted = boundary_position(len(state.canonical)) if state.phase == "rewinding" else state.position
-        unreachable = (isinstance(event, Trimmed) and event.to != wanted) or (
-            isinstance(event, RuntimeFailed) and event.call == "reset"
-        )
+        unreachable = (isinstance(event, Trimmed) and event.to != wanted) or (isinstance(event, RuntimeFailed) and event.call == "reset")
         return wanted + 1 if unreachable else 0
 
 

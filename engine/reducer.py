@@ -192,9 +192,7 @@ def _choosable(state: SessionState, base: int, predictions: tuple[int, ...]) -> 
 def _discard(stats: DecodeStats, count: int, reason: DiscardReason) -> DecodeStats:
     at = DISCARD_REASONS.index(reason)
     counts = stats.discarded_counts
-    return evolve_stats(
-        stats, pending=stats.pending - count, discarded_counts=(*counts[:at], counts[at] + count, *counts[at + 1 :])
-    )
+    return evolve_stats(stats, pending=stats.pending - count, discarded_counts=(*counts[:at], counts[at] + count, *counts[at + 1 :]))
 
 
 def _added(counts: tuple[int, ...], upto: int) -> tuple[int, ...]:
@@ -454,7 +452,7 @@ def _check_commit(state: SessionState, event: Committed) -> int:
     elif not count:
         _refuse("only a cancel commits nothing")
     spent = state.remaining == count
-    if cut == "length" and not spent or cut == "none" and (spent or count < possible):
+    if (cut == "length" and not spent) or (cut == "none" and (spent or count < possible)):
         _refuse(f"cut_by {cut!r} with {count} of {possible} tokens committed and {state.remaining} remaining before")
     return accepted
 
@@ -488,7 +486,7 @@ def _committed(state: SessionState, event: Committed, to: Phase) -> SessionState
         primed=True,
         pending=pending,
         forward=state.forward if event.source == "span" else None,
-        committed=count,
+        committed=count if event.source == "span" else 0,
         cut=event.cut_by,
         cut_detail=event.detail,
         stats=stats,

@@ -121,7 +121,7 @@ class Failed:
         started: False when nothing was touched.
         error, message: of the exception.
         observed: the position that the runtime reports now; None if it does not say.
-        """
+    """
 
     started: bool
     error: str

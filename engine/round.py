@@ -300,9 +300,7 @@ def _span(state: SessionState, ctx: Context) -> Script[SessionState]:
     return (yield from _settle(state, ctx, base, len(draft) + 1, count))
 
 
-def _decide(
-    state: SessionState, ctx: Context, tokens: Sequence[int], *, polls: bool
-) -> Script[tuple[int, CutBy, str | None]]:
+def _decide(state: SessionState, ctx: Context, tokens: Sequence[int], *, polls: bool) -> Script[tuple[int, CutBy, str | None]]:
     """How many of the tokens are committed, what cuts the commit, and which one it is."""
     stop_ids, index = state.turn.stop_ids, state.decoded
     for at, token in enumerate(tokens):
@@ -372,9 +370,7 @@ def _wrong_position(observed: int, expected: int, call: str) -> Failed:
 
 
 def _runtime_failed(call: FailedCall, failed: Failed) -> RuntimeFailed:
-    return RuntimeFailed(
-        call=call, started=failed.started, error=failed.error, message=failed.message, observed=failed.observed
-    )
+    return RuntimeFailed(call=call, started=failed.started, error=failed.error, message=failed.message, observed=failed.observed)
 
 
 def _recover(state: SessionState, ctx: Context, call: FailedCall, failed: Failed, rows: int) -> Script[SessionState]:

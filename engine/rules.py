@@ -177,6 +177,4 @@ def new_turn(number: int, start: int, limits: Limits, stops: Stops, sampling: Sa
 
 
 #: Words that name a speculative round in SpanRefused, for people and documentation.
-RefusalReason: TypeAlias = Literal[
-    "policy", "no_draft_source", "draft_failed", "no_rollback", "not_started", "budget", "draft_context"
-]
+RefusalReason: TypeAlias = Literal["policy", "no_draft_source", "draft_failed", "no_rollback", "not_started", "budget", "draft_context"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
@@ -62,9 +62,7 @@ class Session:
     Iterating it yields the turn's tokens, delivered round by round, until the turn is finished.
     """
 
-    def __init__(
-        self, decoder: Decoder, live: Live, share: Share, on_token: Callable[[int], object] | None, extras: Extras
-    ) -> None:
+    def __init__(self, decoder: Decoder, live: Live, share: Share, on_token: Callable[[int], object] | None, extras: Extras) -> None:
         self._decoder = decoder
         self._live = live
         self._share = share
@@ -158,9 +156,7 @@ class Session:
                 raise ConfigError(f"{length} tokens are more than the context of {state.runtime.context_length}: extend with fewer")
             turning = self._decoder.turning(options)
             sampling = masking(Sampling(), turning.stops, turning.limits, state.runtime, length)
-            extended = Extended(
-                tokens=given, limits=turning.limits, stops=turning.stops, sampling=sampling, turn=state.turn.number + 1
-            )
+            extended = Extended(tokens=given, limits=turning.limits, stops=turning.stops, sampling=sampling, turn=state.turn.number + 1)
             self._live.run(extend_session(extended, state, self._context()))
             error = self._take_error()
             if error is None:
@@ -260,7 +256,7 @@ class Session:
         return self._live.context(self._extras)
 
     @contextmanager
-    def _use(self, finished: bool = False) -> Iterator[None]:
+    def _use(self, finished: bool = False) -> Generator[None, None, None]:
         self._share.check_thread()
         if not self._lock.acquire(blocking=False):
             raise SessionInUse("this session is in use, by another thread or by the step that called back")

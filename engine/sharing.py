@@ -9,8 +9,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from .errors import SessionInUse, TooManySessions
 from .runtime import Runtime
@@ -20,14 +19,17 @@ __all__ = ["Share", "busy", "engine_activity", "share_of"]
 _activity = threading.local()
 
 
-@contextmanager
-def engine_activity() -> Iterator[None]:
-    """Marks this thread as inside the engine, where a finalizer must not call back into it."""
-    _activity.depth = getattr(_activity, "depth", 0) + 1
-    try:
-        yield
-    finally:
+class _EngineActivity:
+    """Marks this thread as inside the engine, where a finalizer must not call back into it. Nests."""
+
+    def __enter__(self) -> None:
+        _activity.depth = getattr(_activity, "depth", 0) + 1
+
+    def __exit__(self, *exc: object) -> None:
         _activity.depth -= 1
+
+
+engine_activity = _EngineActivity()
 
 
 def busy() -> bool:

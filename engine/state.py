@@ -49,7 +49,7 @@ PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 _NO_DISCARDS: Final = (0,) * len(DISCARD_REASONS)
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, slots=False)
 class DecodeStats:
     """The account of a session, over all its turns. Counts are tokens unless they say otherwise.
 
@@ -112,7 +112,7 @@ class DecodeStats:
 
     @property
     def acceptance_rate(self) -> float | None:
-        """accepted / verified; None before the first verify."""
+        """Accepted / verified; None before the first verify."""
         return self.accepted / self.verified if self.verified else None
 
     @property
@@ -147,7 +147,7 @@ class Turn:
     stop_ids: frozenset[int]
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, slots=False)
 class SessionState:
     """See the module's table. ``runtime``, ``policy`` and ``turn`` are placeholders in phase ``new`` only."""
 
