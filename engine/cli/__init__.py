@@ -1,1 +1,5 @@
-"""The command line: `spanfold` and `python -m spanfold.engine`."""
+"""The command line: ``spanfold`` and ``python -m spanfold.engine``."""
+
+from .main import main
+
+__all__ = ["main"]

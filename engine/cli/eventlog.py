@@ -58,7 +58,9 @@ class EventLog:
         """What an event says, in words."""
         match event:
             case SessionOpened():
-                drafts = f"drafts: {event.draft.origin}, at most {min(event.policy.width, event.draft.depth)}" if event.draft else "no drafts"
+                drafts = (
+                    f"drafts: {event.draft.origin}, at most {min(event.policy.width, event.draft.depth)}" if event.draft else "no drafts"
+                )
                 model = f"{event.runtime.backend}:{event.runtime.model}"
                 return f"prompt of {_count(event.prompt)}, {_terms(event.limits, event.stops)}, {drafts}, model {model}"
             case Extended():
@@ -67,7 +69,8 @@ class EventLog:
                 return f"on {event.runtime.backend}:{event.runtime.model}"
             case Prefilled():
                 reused = f", {event.reused} rows reused" if event.reused else ""
-                return f"rows {event.start}..{event.position - 1} in {_many(event.chunks, 'chunk')}{reused}, predicts {self._shown((event.prediction,))}"
+                rows = f"rows {event.start}..{event.position - 1} in {_many(event.chunks, 'chunk')}{reused}"
+                return f"{rows}, predicts {self._shown((event.prediction,))}"
             case DraftOffered():
                 wrong = f", {event.invalid} outside the vocabulary" if event.invalid else ""
                 return f"{event.origin}: {len(event.tokens)} of {event.limit} asked {self._shown(event.tokens)}{wrong}"
@@ -82,7 +85,8 @@ class EventLog:
             case SpanRefused():
                 return event.reason
             case SpanVerified():
-                return f"rows {event.base}..{event.base + event.rows - 1}, {event.matched} of {event.rows - 1} match {self._shown(event.predictions)}"
+                rows = f"rows {event.base}..{event.base + event.rows - 1}"
+                return f"{rows}, {event.matched} of {event.rows - 1} match {self._shown(event.predictions)}"
             case SerialDecoded():
                 verdict = f", draft {event.verdict}" if event.verdict != "none" else ""
                 return f"row {event.base}, predicts {self._shown((event.prediction,))}{verdict}"

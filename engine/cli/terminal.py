@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Literal, TextIO
+from typing import TYPE_CHECKING, Literal, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 __all__ = ["Terminal"]
 
@@ -79,7 +82,7 @@ def _width(stream: TextIO) -> int:
         return 80
 
 
-def _console(stream: TextIO):  # noqa: ANN202
+def _console(stream: TextIO) -> Console | None:
     if not stream.isatty() or os.environ.get("NO_COLOR"):
         return None
     try:

@@ -1,0 +1,155 @@
+"""The arguments of the command line, and what becomes of errors."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from ..errors import SpanfoldError
+from ..registry import backends
+from .terminal import Terminal
+
+__all__ = ["main"]
+
+ERROR = 2
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+
+class _Parser(argparse.ArgumentParser):
+    """Errors in one line with a hint."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(ERROR, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def _count(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if number < least:
+            raise argparse.ArgumentTypeError(f"must be an integer of at least {least}, not {text!r}")
+        return number
+
+    return parse
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    made = _Parser(prog="spanfold", description="Decode language models with native multi-token prediction, and account for it.")
+    made.add_argument("--version", action="version", version=f"spanfold {_version()}")
+    commands = made.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
+
+    one = commands.add_parser(
+        "generate",
+        help="decode a prompt, stream its text and say what speculation saved",
+        description="Decode a prompt, stream its text as it is committed, and say what speculation saved.",
+        epilog="Exit codes: 0 done, 1 --compare found different tokens, 2 an error, 130 interrupted.",
+    )
+    one.add_argument("prompt", nargs="?", metavar="PROMPT", help="the prompt; without it, standard input is read")
+    one.add_argument("--model", metavar="DIR", help="a Hugging Face directory (default: the backend's own model)")
+    one.add_argument("--backend", default="torch", metavar="NAME", help="what runs the model: see `spanfold backends` (default: torch)")
+    one.add_argument("--max-tokens", type=_count(0), default=256, metavar="N", help="most tokens to generate (default: 256)")
+    one.add_argument("--max-draft", type=_count(0), metavar="K", help="most tokens to draft per span (default: 3)")
+    one.add_argument("--no-speculation", action="store_true", help="one target forward per token")
+    one.add_argument("--prompt-lookup", action="store_true", help="draft from what stands earlier in the text, not from the model's head")
+    one.add_argument("--device", metavar="NAME", help="where the model runs, cpu or cuda for example (default: the backend's choice)")
+    one.add_argument("--dtype", metavar="NAME", help="float32, bfloat16 or float16 (default: the backend's choice)")
+    one.add_argument(
+        "--chat",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="put the prompt into the model's chat template, or do not (default: if it has one)",
+    )
+    one.add_argument("--trace", metavar="FILE", help="append the records of the generation to FILE; they hold the prompt's tokens")
+    one.add_argument("--events", action="store_true", help="print the event log as it happens")
+    one.add_argument("--compare", action="store_true", help="also run without speculation and compare tokens and speed")
+    one.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+
+    two = commands.add_parser("backends", help="list what is installed and what an extra would add")
+    two.add_argument("--json", action="store_true", help="print one JSON array instead of text")
+    return made
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("spanfold")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        argv: the arguments, without the program's name; None: those of the process.
+
+    Returns:
+        The exit code: 0, 1 (a comparison found different tokens), 2 (an error), 130 (interrupted).
+    """
+    args = parser().parse_args(argv)
+    terminal = Terminal()
+    try:
+        if args.command == "backends":
+            return _backends(args, terminal)
+        from .generate import run
+
+        return run(args, terminal)
+    except KeyboardInterrupt:
+        terminal.note("spanfold: interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of the output went away (`| head`); nothing more can be said there, not even by the interpreter at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except Exception as error:
+        if os.environ.get("SPANFOLD_TRACEBACK"):
+            traceback.print_exc()
+        terminal.note(f"spanfold {args.command}: {_explained(error)}")
+        return ERROR
+
+
+def _explained(error: Exception) -> str:
+    message = " ".join(str(error).split()) or "no message"
+    if isinstance(error, SpanfoldError):
+        return message
+    if isinstance(error, OSError) and error.strerror:
+        place = f"{error.filename}: " if error.filename else ""
+        return f"{place}{error.strerror} (check the path and its permissions)"
+    return f"{type(error).__name__}: {message} (SPANFOLD_TRACEBACK=1 shows where)"
+
+
+def _backends(args: argparse.Namespace, terminal: Terminal) -> int:
+    known = backends()
+    if args.json:
+        shown = [
+            {
+                "name": one.name,
+                "installed": not one.missing(),
+                "missing": list(one.missing()),
+                "install": one.remedy() if one.missing() else None,
+                "summary": one.summary,
+                "default_model": one.default_model,
+            }
+            for one in known.values()
+        ]
+        terminal.line(json.dumps(shown, ensure_ascii=False))
+        return 0
+    for one in known.values():
+        missing = one.missing()
+        state = f"needs {', '.join(missing)}: {one.remedy()}" if missing else "installed"
+        terminal.line(f"{one.name:<10} {state}", style="plain" if missing else "bold")
+        terminal.line(f"{'':<10} {one.summary}")
+        terminal.line(f"{'':<10} default model: {one.default_model or 'none, name one with --model'}")
+    if not known:
+        terminal.line("no backend is installed: pip install spanfold")
+    return 0
