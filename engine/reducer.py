@@ -106,20 +106,40 @@ for _phase, _row in TRANSITIONS.items():
         _row["SessionResumed (finished)"] = "finished"
 
 
+def _of_failure(state: SessionState, event: RuntimeFailed) -> str:
+    return "RuntimeFailed (started)" if event.started else "RuntimeFailed (not started)"
+
+
+def _of_discard(state: SessionState, event: DraftDiscarded) -> str:
+    return "DraftDiscarded (all)" if event.count >= state.stats.pending else "DraftDiscarded"
+
+
+def _of_offer(state: SessionState, event: DraftOffered) -> str:
+    return "DraftOffered" if event.tokens or event.invalid else "DraftOffered (empty)"
+
+
+def _of_rewind(state: SessionState, event: Rewound) -> str:
+    clean = state.position <= boundary_position(len(state.canonical) - event.count)
+    return "Rewound (nothing to trim)" if clean else "Rewound"
+
+
+def _of_resume(state: SessionState, event: SessionResumed) -> str:
+    return "SessionResumed (finished)" if state.finish is not None else "SessionResumed"
+
+
+_QUALIFIED: Final[dict[type[Event], Callable[[SessionState, Any], str]]] = {
+    RuntimeFailed: _of_failure,
+    DraftDiscarded: _of_discard,
+    DraftOffered: _of_offer,
+    Rewound: _of_rewind,
+    SessionResumed: _of_resume,
+}
+
+
 def kind(state: SessionState, event: Event) -> str:
     """The event's name in the transition table."""
-    if isinstance(event, RuntimeFailed):
-        return "RuntimeFailed (started)" if event.started else "RuntimeFailed (not started)"
-    if isinstance(event, DraftDiscarded):
-        return "DraftDiscarded (all)" if event.count >= state.stats.pending else "DraftDiscarded"
-    if isinstance(event, DraftOffered):
-        return "DraftOffered" if event.tokens or event.invalid else "DraftOffered (empty)"
-    if isinstance(event, Rewound):
-        clean = state.position <= boundary_position(len(state.canonical) - event.count)
-        return "Rewound (nothing to trim)" if clean else "Rewound"
-    if isinstance(event, SessionResumed):
-        return "SessionResumed (finished)" if state.finish is not None else "SessionResumed"
-    return type(event).__name__
+    qualified = _QUALIFIED.get(type(event))
+    return type(event).__name__ if qualified is None else qualified(state, event)
 
 
 class _Refused(Exception):

@@ -23,7 +23,7 @@ from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from attrs import field
 
-from .values import RuntimeInfo, Sampling, flag, ids, instance, integer, one_of, text, value
+from .values import RuntimeInfo, Sampling, flag, text, value
 
 __all__ = [
     "Ask",
@@ -54,6 +54,9 @@ class Extras:
 NO_EXTRAS = Extras()
 
 
+# The calls below are made by the engine from validated events, several per round: they carry no validators.
+
+
 @value
 class Forward:
     """One target forward.
@@ -68,12 +71,12 @@ class Forward:
         extras: what else to return.
     """
 
-    session: int = field(validator=integer(0))
-    base: int = field(validator=integer(0))
-    tokens: tuple[int, ...] = field(validator=ids)
-    want: Want = field(validator=one_of("none", "last", "all"))
-    canonical: bool = field(validator=flag())
-    extras: Extras = field(default=NO_EXTRAS, validator=instance(Extras))
+    session: int
+    base: int
+    tokens: tuple[int, ...]
+    want: Want
+    canonical: bool
+    extras: Extras = NO_EXTRAS
 
 
 @value
@@ -112,10 +115,10 @@ class Settle:
             A position above the true one, or below the floor, raises and changes nothing.
     """
 
-    session: int = field(validator=integer(0))
-    base: int = field(validator=integer(0))
-    rows: int = field(validator=integer(0))
-    position: int = field(validator=integer(0))
+    session: int
+    base: int
+    rows: int
+    position: int
 
 
 @value
@@ -138,9 +141,9 @@ class Ask:
         limit: most tokens to draft; 0 only feeds the head.
     """
 
-    session: int = field(validator=integer(0))
-    current: int = field(validator=integer(0))
-    limit: int = field(validator=integer(0))
+    session: int
+    current: int
+    limit: int
 
 
 @value

@@ -1,0 +1,120 @@
+"""What the engine itself costs per round, and whether that grows with the session.
+
+A scripted target that costs almost nothing is decoded twice over the same tokens: by the engine (no observers, no
+recorder), and by a bare loop that makes the same runtime calls and keeps nothing else. The difference is the engine.
+
+    python benchmarks/engine_overhead.py [--tokens 100000] [--width 3] [--json FILE]
+
+Targets (docs/explanation/numerics.md): median at most 50 microseconds per round; per-round cost around token 100,000 at
+most 1.3 times that around token 1,000.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import sys
+import time
+from typing import Any
+
+from spanfold.backends.scripted import ScriptedRuntime, hash_target
+from spanfold.engine import Ask, Decoder, Forward, Sampling, Settle
+
+PROMPT = [1, 2, 3]
+WINDOW = 500  # rounds around a length over which the median is taken
+
+
+def make_runtime(tokens: int) -> ScriptedRuntime:
+    return ScriptedRuntime(hash_target(1, 1000), vocabulary=1000, context_length=tokens + 100)
+
+
+def engine_rounds(tokens: int, width: int) -> tuple[list[int], tuple[int, ...]]:
+    """Nanoseconds of each step, and the tokens."""
+    took: list[int] = []
+    with Decoder(make_runtime(tokens), policy=width) as decoder, decoder.open(PROMPT, max_tokens=tokens) as session:
+        session.step()  # the prefill
+        while not session.finished:
+            began = time.perf_counter_ns()
+            session.step()
+            took.append(time.perf_counter_ns() - began)
+        return took, session.result.tokens
+
+
+def bare_rounds(tokens: int, width: int) -> tuple[list[int], tuple[int, ...]]:
+    """The same runtime calls from a loop that keeps a list of tokens and nothing else."""
+    runtime = make_runtime(tokens)
+    runtime.open_session(0, Sampling(), True)
+    row = runtime.forward((Forward(session=0, base=0, tokens=tuple(PROMPT), want="last", canonical=True),))[0]
+    out: list[int] = list(row.predictions)  # type: ignore[union-attr]
+    took: list[int] = []
+    base = len(PROMPT)
+    while len(out) < tokens:
+        began = time.perf_counter_ns()
+        limit = min(width, tokens - len(out) - 1)
+        call: Any
+        if limit:
+            draft = tuple(runtime.draft((Ask(session=0, current=out[-1], limit=limit),))[0].tokens)  # type: ignore[union-attr]
+            call = Forward(session=0, base=base, tokens=(out[-1], *draft), want="all", canonical=False)
+            predictions = runtime.forward((call,))[0].predictions  # type: ignore[union-attr]
+            count = 1
+            for drafted, predicted in zip(draft, predictions, strict=False):
+                if drafted != predicted:
+                    break
+                count += 1
+            runtime.settle((Settle(session=0, base=base, rows=len(draft) + 1, position=base + count),))
+        else:
+            call = Forward(session=0, base=base, tokens=(out[-1],), want="last", canonical=True)
+            predictions, count = runtime.forward((call,))[0].predictions, 1  # type: ignore[union-attr]
+        out.extend(predictions[:count])
+        base += count
+        took.append(time.perf_counter_ns() - began)
+    return took, tuple(out)
+
+
+def around(took: list[int], token: int, per_round: float) -> float:
+    """Median microseconds of the rounds around a session length."""
+    middle = int(token / per_round)
+    window = took[max(0, middle - WINDOW) : middle + WINDOW] or took[-WINDOW:]
+    return statistics.median(window) / 1e3
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, default=100_000)
+    parser.add_argument("--width", type=int, default=3)
+    parser.add_argument("--json", help="write the figures here")
+    args = parser.parse_args()
+    engine_rounds(2_000, args.width)  # warm up
+    engine, tokens = engine_rounds(args.tokens, args.width)
+    bare, expected = bare_rounds(args.tokens, args.width)
+    if tokens != expected:
+        print("the engine's tokens differ from the bare loop's: no figures", file=sys.stderr)
+        return 1
+    per_round = args.tokens / len(engine)
+    early, late = around(engine, 1_000, per_round), around(engine, args.tokens - 1_000, per_round)
+    figures = {
+        "command": "python benchmarks/engine_overhead.py " + " ".join(sys.argv[1:]),
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "tokens": args.tokens,
+        "width": args.width,
+        "rounds": len(engine),
+        "engine_us_per_round": statistics.median(engine) / 1e3,
+        "bare_us_per_round": statistics.median(bare) / 1e3,
+        "overhead_us_per_round": (statistics.median(engine) - statistics.median(bare)) / 1e3,
+        "us_at_1000": early,
+        "us_at_end": late,
+        "growth": late / early,
+    }
+    for name, value in figures.items():
+        print(f"{name:22} {value:.2f}" if isinstance(value, float) else f"{name:22} {value}")
+    if args.json:
+        with open(args.json, "w") as file:
+            json.dump(figures, file, indent=1)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
