@@ -89,7 +89,7 @@ class _Redrive:
 
     def run(self) -> list[Record]:
         while self._at < len(self._log):
-            began = self._at
+            began, self._fed_to = self._at, 0
             script = self._script()
             try:
                 self._drive(script)
@@ -212,7 +212,9 @@ class _Redrive:
             cut = isinstance(event, Committed) and event.cut_by == "cancelled" and self._polled == len(event.tokens) + 1
             return _why(event.detail) if cut and isinstance(event, Committed) else None
         if isinstance(event, Trimmed) and event.cause == "cancel":
-            return self._finish_detail() if max(self._fed_to, state.position) >= event.from_ else None
+            return self._finish_detail() if self._fed_to >= event.from_ else None
+        if _way_back_failed(event):  # after a cancel between chunks; how many had run makes no difference
+            return "cancel" if self._fed_to > state.position else None
         if isinstance(event, DraftRestored) and event.reason == "cancelled":
             return self._finish_detail()
         ahead = self._ahead()
@@ -229,7 +231,8 @@ class _Redrive:
         if isinstance(event, RuntimeFailed) and event.call in ("prefill", "serial", "span"):
             return _failed(event)
         position = call.base + len(call.tokens)
-        if call.want == "none" and (isinstance(event, Prefilled) or (isinstance(event, Trimmed) and event.cause == "cancel")):
+        cancelled = _way_back_failed(event) or (isinstance(event, Trimmed) and event.cause == "cancel")
+        if call.want == "none" and (cancelled or isinstance(event, Prefilled)):
             self._fed_to = position
             return Rows(session=call.session, predictions=(), position=position, cost_ns=0)
         if call.want == "last" and isinstance(event, Prefilled | SerialDecoded):
@@ -287,6 +290,10 @@ class _Redrive:
 
 def _failed(event: RuntimeFailed) -> Failed:
     return Failed(started=event.started, error=event.error, message=event.message, observed=event.observed)
+
+
+def _way_back_failed(event: Event) -> bool:
+    return isinstance(event, RuntimeFailed) and event.call in ("settle", "reset")
 
 
 def _why(detail: str | None) -> str:

@@ -528,7 +528,7 @@ def _trimmed(state: SessionState, event: Trimmed, to: Phase) -> SessionState:
         _expect("from", event.from_, state.position)
         if event.to not in (wanted, 0):
             _refuse(f"to is {event.to}, the rewind needs {wanted}, or 0 from a reset")
-        primed = primed and event.to == wanted
+        primed = primed and event.to == wanted > 0  # with no row at all there is nothing a head could draft from
     elif state.phase == "failing":
         _expect("cause", event.cause, "failure")
         _expect("to", event.to, state.position)
@@ -598,7 +598,7 @@ def _rewound(state: SessionState, event: Rewound, to: Phase) -> SessionState:
         cut_detail=None,
         finish=None,
         held=False,
-        primed=state.primed and state.position >= boundary_position(length),
+        primed=state.primed and length > 1 and state.position >= boundary_position(length),
     )
 
 
