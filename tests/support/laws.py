@@ -353,6 +353,7 @@ class Checker:
         self.require("law 2", event.observed == self.position, f"{event.observed} rows after a retire at {self.position}")
         self.require("law 4", self.pending() == 0, f"{self.pending()} pending after a span")
         self.span = None
+        self.account.count["retired"] += 1
         self.position = event.observed
         self.boundary()
 
@@ -411,10 +412,14 @@ def violations(records):
     return read(records).found
 
 
-def account_differences(records, stats):
+def differences(checker, stats):
     """Where the engine's statistics differ from the tallies of the raw events: (name, engine's, tallied)."""
-    totals = read(records).account.totals()
-    return [(name, getattr(stats, name), wanted) for name, wanted in totals.items() if getattr(stats, name) != wanted]
+    return [(name, getattr(stats, name), wanted) for name, wanted in checker.account.totals().items() if getattr(stats, name) != wanted]
+
+
+def account_differences(records, stats):
+    """The same, from the records."""
+    return differences(read(records), stats)
 
 
 def committed_tokens(records):
