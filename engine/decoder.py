@@ -20,7 +20,7 @@ from typing import Final, Literal, Self, TypeAlias, TypedDict, Unpack
 import attrs
 
 from .drafting import DraftSource, HeadSource, PromptLookup
-from .drivers import Cancel, Hooks, Live, Observer, Observers, Recorder, wall_clock_ns
+from .drivers import Cancel, Clock, Hooks, Live, Observer, Observers, Recorder
 from .errors import ConfigError, SessionClosed
 from .events import Record, SessionOpened, SessionResumed
 from .reducer import fold
@@ -96,7 +96,7 @@ class Decoder:
         text: the vocabulary's text, needed for ``stop_texts`` only.
         max_sessions: most live sessions on the runtime, those of other decoders counted.
         extras: what each forward should return besides predictions (margins, logprobs); recorded in the events.
-        clock: nanoseconds, for costs, ``at_ns`` and deadlines.
+        clock: nanoseconds, for costs, ``at_ns`` and deadlines; None: the machine's.
 
     Raises:
         ConfigError: an argument is unusable; the message names it.
@@ -113,7 +113,7 @@ class Decoder:
         text: TextSource | None = None,
         max_sessions: int = 64,
         extras: Extras = NO_EXTRAS,
-        clock: Callable[[], int] = wall_clock_ns,
+        clock: Callable[[], int] | None = None,
     ) -> None:
         if type(max_sessions) is not int or max_sessions < 1:
             raise ConfigError(f"max_sessions must be an integer of at least 1, not {max_sessions!r}")
@@ -125,7 +125,7 @@ class Decoder:
         self._text = text
         self._max_sessions = max_sessions
         self._extras = extras
-        self._clock = clock
+        self._clock = Clock.wall() if clock is None else Clock(clock)
         self._share = share_of(runtime)
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self._closed = False
@@ -260,7 +260,7 @@ class Decoder:
             matcher = StopMatcher(self._text, stops.texts, limits.min_tokens)
         hooks = Hooks(
             cancel=cancel,
-            deadline_ns=None if deadline is None else self._clock() + int(deadline * 1e9),
+            deadline_ns=None if deadline is None else self._clock.read() + int(deadline * 1e9),
             stop_when=options.get("stop_when"),
             on_prefill=options.get("on_prefill"),
             matcher=matcher,

@@ -11,7 +11,9 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from operator import index
-from typing import Any, Final, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import attrs
 
 from .drafting import Drafter, DraftSource
 from .errors import NotStarted, RuntimeContractError
@@ -25,7 +27,7 @@ from .state import NEW, SessionState
 from .text import StopMatcher
 from .tokens import TokenLog
 
-__all__ = ["Cancel", "Hooks", "Live", "Observer", "Observers", "Recorder", "wall_clock_ns"]
+__all__ = ["Cancel", "Clock", "Hooks", "Live", "Observer", "Observers", "Recorder"]
 
 log = logging.getLogger("spanfold.engine")
 
@@ -34,12 +36,18 @@ T = TypeVar("T")
 #: An observer: called with every record, best effort; an error in it is counted, logged once and never felt.
 Observer = Callable[[Record], object]
 
-_EPOCH: Final = time.time_ns() - time.perf_counter_ns()
 
+@attrs.frozen
+class Clock:
+    """Nanoseconds that never go back: ``read()`` for durations and deadlines, ``read() + epoch`` for a point in time."""
 
-def wall_clock_ns() -> int:
-    """Nanoseconds since the epoch that never go back."""
-    return _EPOCH + time.perf_counter_ns()
+    read: Callable[[], int] = time.perf_counter_ns
+    epoch: int = 0
+
+    @classmethod
+    def wall(cls) -> Clock:
+        """The machine's; its epoch is that of Unix time."""
+        return cls(time.perf_counter_ns, time.time_ns() - time.perf_counter_ns())
 
 
 class Recorder(Protocol):
@@ -132,7 +140,7 @@ class Live:
         source: DraftSource | None,
         observers: Observers,
         recorder: Recorder | None,
-        clock: Callable[[], int],
+        clock: Clock,
         state: SessionState = NEW,
         log_session: int | None = None,
         seq: int = 0,
@@ -152,7 +160,8 @@ class Live:
         self._share = share
         self._observers = observers
         self._recorder = recorder
-        self._clock = clock
+        self._clock = clock.read
+        self._epoch = clock.epoch
         self._drafter: Drafter | None = source.open(session, self._ask_head) if source is not None else None
         self._held = False
         self._answers: dict[type, Callable[[Any], Any]] = {
@@ -218,7 +227,7 @@ class Live:
 
     def _record(self, event: Event) -> SessionState:
         state = reduce(self.state, event)
-        record = Record(seq=self.seq, session=self.log_session, at_ns=self._clock(), event=event)
+        record = Record(seq=self.seq, session=self.log_session, at_ns=self._clock() + self._epoch, event=event)
         self.state = state
         self.seq += 1
         if type(event) is RuntimeFailed and self.failure is None:

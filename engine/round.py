@@ -353,12 +353,14 @@ def _checked(state: SessionState, rows: Rows, base: int, fed: int, wanted: int, 
     if not least <= len(predictions) <= wanted:
         problem = f"the forward returned {len(predictions)} predictions, {wanted} were wanted"
     else:
-        first = base + fed - wanted
+        first, sampling = base + fed - wanted, state.turn.sampling
         for at, token in enumerate(predictions):
             if not 0 <= token < state.runtime.vocabulary:
                 problem = f"prediction {at} is {token}, outside the vocabulary of {state.runtime.vocabulary}"
-            elif at < least and state.turn.sampling.masks(token, row_index(first, at)):
-                problem = f"prediction {at} is id {token}, which is masked at index {row_index(first, at)}"
+        if first + 1 < sampling.mask_until:
+            for at, token in enumerate(predictions[:least]):
+                if sampling.masks(token, row_index(first, at)):
+                    problem = f"prediction {at} is id {token}, which is masked at index {row_index(first, at)}"
     if problem is None:
         return rows
     return Failed(started=True, error="RuntimeContractError", message=problem, observed=rows.position)

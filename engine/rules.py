@@ -94,7 +94,7 @@ def width(state: SessionState) -> int:
     return state.policy.width
 
 
-def _refusal(state: SessionState) -> str | None:
+def _refusal(state: SessionState, remaining: int) -> str | None:
     if state.policy.width == 0:
         return "policy"
     if state.draft is None:
@@ -108,7 +108,7 @@ def _refusal(state: SessionState) -> str | None:
             return f"processor {processor.name}"
     if state.held:
         return "not_started"
-    if state.remaining < 2:
+    if remaining < 2:
         return "budget"
     if state.draft.context_length <= len(state.canonical):
         return "draft_context"
@@ -122,11 +122,12 @@ def plan(state: SessionState) -> Plan:
         return finish
     if not state.primed:
         return _PREFILL
-    reason = _refusal(state)
+    remaining = state.remaining
+    reason = _refusal(state, remaining)
     if reason is not None or state.draft is None:
         return Serial(reason or "no_draft_source")
     # `remaining - 1`: a span of k drafts may commit k + 1 tokens.
-    limit = min(width(state), state.remaining - 1, state.draft.context_length - len(state.canonical), state.draft.depth)
+    limit = min(width(state), remaining - 1, state.draft.context_length - len(state.canonical), state.draft.depth)
     return DraftUpTo(limit) if limit > 0 else Serial("policy")
 
 

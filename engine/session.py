@@ -68,6 +68,8 @@ class Session:
         self._share = share
         self._on_token = on_token
         self._extras = extras
+        self._ctx_of = live.hooks
+        self._ctx = live.context(extras)
         self._lock = threading.Lock()
         self._close_requested = False
 
@@ -253,7 +255,10 @@ class Session:
             raise error
 
     def _context(self) -> Context:
-        return self._live.context(self._extras)
+        hooks = self._live.hooks
+        if self._ctx_of is not hooks:  # once per turn
+            self._ctx_of, self._ctx = hooks, self._live.context(self._extras)
+        return self._ctx
 
     @contextmanager
     def _use(self, finished: bool = False) -> Generator[None, None, None]:
