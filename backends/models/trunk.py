@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ...engine.errors import ConfigError
 
 if TYPE_CHECKING:
-    import numpy
+    import numpy as np
 
 __all__ = ["dequantised"]
 
@@ -48,17 +48,17 @@ def _half_and_half(rows: Any, heads: int) -> Any:
     return pairs.swapaxes(1, 2).reshape(rows.shape)
 
 
-def dequantised(path: Path, heads: int, kv_heads: int) -> dict[str, numpy.ndarray[Any, Any]]:
+def dequantised(path: Path, heads: int, kv_heads: int) -> dict[str, np.ndarray[Any, Any]]:
     """Every tensor of the file, dequantised to float32, in the shapes transformers' Llama classes use."""
-    import numpy
+    import numpy as np
     from gguf import GGUFReader, dequantize
 
-    tensors: dict[str, numpy.ndarray[Any, Any]] = {}
+    tensors: dict[str, np.ndarray[Any, Any]] = {}
     for tensor in GGUFReader(str(path)).tensors:
-        values = numpy.asarray(dequantize(tensor.data, tensor.tensor_type), dtype=numpy.float32)
+        values = np.asarray(dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
         if ".attn_q." in tensor.name:
             values = _half_and_half(values, heads)
         elif ".attn_k." in tensor.name:
             values = _half_and_half(values, kv_heads)
-        tensors[_name(tensor.name)] = numpy.ascontiguousarray(values)
+        tensors[_name(tensor.name)] = np.ascontiguousarray(values)
     return tensors
