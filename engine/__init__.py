@@ -15,8 +15,6 @@ from .drafting import Drafter as Drafter
 from .drafting import DraftSource as DraftSource
 from .drafting import HeadSource as HeadSource
 from .drafting import PromptLookup as PromptLookup
-from .drivers import Observer as Observer
-from .drivers import Recorder as Recorder
 from .errors import ConfigError as ConfigError
 from .errors import DecodeFailed as DecodeFailed
 from .errors import IllegalEvent as IllegalEvent
@@ -60,6 +58,8 @@ from .events import SpanVerified as SpanVerified
 from .events import TrimCause as TrimCause
 from .events import Trimmed as Trimmed
 from .events import Verdict as Verdict
+from .hooks import Observer as Observer
+from .hooks import Recorder as Recorder
 from .invariants import account_violations as account_violations
 from .invariants import state_violations as state_violations
 from .invariants import view_violations as view_violations

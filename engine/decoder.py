@@ -20,9 +20,10 @@ from typing import Final, Literal, Self, TypeAlias, TypedDict, Unpack
 import attrs
 
 from .drafting import DraftSource, HeadSource, PromptLookup
-from .drivers import Cancel, Clock, Hooks, Live, Observer, Observers, Recorder
+from .drivers import Live
 from .errors import ConfigError, SessionClosed
 from .events import Record, SessionOpened, SessionResumed
+from .hooks import Cancel, Clock, Hooks, Observer, Observers, Recorder
 from .reducer import fold
 from .requests import Context
 from .round import open_session, resume_session
