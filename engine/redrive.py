@@ -156,7 +156,8 @@ class _Redrive:
         if self._at >= len(self._log):
             raise _Elsewhere
         event = self._log[self._at].event
-        if isinstance(event, SessionResumed) or self._interrupted():
+        resumed = isinstance(event, SessionResumed) and not isinstance(request, SessionResumed)
+        if resumed or self._interrupted():
             raise _Elsewhere
         return event
 
