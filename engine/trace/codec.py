@@ -21,7 +21,7 @@ from cattrs import Converter, transform_error
 from cattrs.errors import ForbiddenExtraKeysError, IterableValidationError, IterableValidationNote
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
-from ..errors import TraceError
+from ..errors import ConfigError, TraceError
 from ..events import EVENT_TYPES, Event, Record
 from ..values import DraftInfo, Limits, Policy, Processor, RuntimeInfo, Sampling, Stops
 
@@ -215,11 +215,14 @@ def record_from_dict(got: object) -> Record:
             raise TraceError(str(problem), path=f"$.{name}") from problem
     try:
         event = _CONVERTER.structure(fields["event"], EVENT_TAGS[tag])
-        return Record(event=event, **head)
     except Exception as problem:
         # All problems that cattrs collected, each with its path; the validators' own (they name class and field) among them.
         found = transform_error(problem, "$.event", _described)
         raise TraceError("; ".join(": ".join(reversed(one.rsplit(" @ ", 1))) for one in found)) from problem
+    try:
+        return Record(event=event, **head)
+    except ConfigError as problem:
+        raise TraceError(str(problem), path="$") from problem
 
 
 def encode_record(record: Record) -> bytes:

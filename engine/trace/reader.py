@@ -73,19 +73,20 @@ class TraceReader:
         for number, line in enumerate(file, 1):
             try:
                 got = parse_line(line)
-                kind = _kind(got)
             except TraceError as problem:
                 if broken is not None:
                     raise TraceError(broken[1].problem, line=broken[0]) from broken[1]
-                # Torn if nothing or a new segment follows; that is known only at the next line.
+                # Torn if nothing or a new segment follows; that is known only at the next line. (The beginning of an object is never
+                # JSON by itself, so a line that can be parsed was not cut.)
                 broken = (number, problem)
                 continue
-            if broken is not None:
-                if kind != "header":
-                    raise TraceError(broken[1].problem, line=broken[0]) from broken[1]
-                self._tear(broken[0])
-                broken = None
             try:
+                kind = _kind(got)
+                if broken is not None:
+                    if kind != "header":
+                        raise TraceError(broken[1].problem, line=broken[0]) from broken[1]
+                    self._tear(broken[0])
+                    broken = None
                 if kind == "header":
                     _check_header(got)
                     self.segments.append(Segment(line=number))
@@ -98,6 +99,8 @@ class TraceReader:
                     continue
                 record = record_from_dict(got)
             except TraceError as problem:
+                if problem.line is not None:
+                    raise
                 raise TraceError(str(problem), line=number) from problem
             digest.update(line)
             segment.records += 1
