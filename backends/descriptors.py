@@ -24,6 +24,11 @@ def _open_torch(options: OpenOptions) -> Opened:
     from .torch.opening import open_model
 
     opened = open_model(options.model, device=options.device, dtype=options.dtype, drafting=options.drafting, progress=options.progress)
+    if opened.tokenizer is None:
+        opened.runtime.close()
+        raise ConfigError(
+            f"{options.model} has no tokenizer (tokenizer.json or the like), so it has no text; use its runtime from Python with ids"
+        )
     return Opened(runtime=opened.runtime, text=from_transformers(opened.tokenizer), encode=encoder(opened.tokenizer))
 
 
