@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NoReturn
 
 from .events import DISCARD_REASONS, DiscardReason
@@ -27,12 +26,11 @@ def expect(name: str, got: object, wanted: object) -> None:
         raise Refused(f"{name} is {got!r}, the state says {wanted!r}")
 
 
-def check_vocabulary(state: SessionState, tokens: Iterable[int], what: str) -> None:
+def check_vocabulary(state: SessionState, tokens: tuple[int, ...], what: str) -> None:
     """Refuse ids outside the vocabulary."""
     vocabulary = state.runtime.vocabulary
-    for token in tokens:
-        if token >= vocabulary:
-            refuse(f"{what} {token} is outside the vocabulary of {vocabulary}")
+    if tokens and max(tokens) >= vocabulary:
+        refuse(f"{what} {max(tokens)} is outside the vocabulary of {vocabulary}")
 
 
 def check_choosable(state: SessionState, base: int, predictions: tuple[int, ...]) -> None:

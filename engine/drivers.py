@@ -63,6 +63,7 @@ class Live:
         self._share = share
         self._observers = observers
         self._recorder = recorder
+        self._watched = recorder is not None or bool(observers)
         self._clock = clock.read
         self._epoch = clock.epoch
         self._drafter: Drafter | None = source.open(session, self._ask_head) if source is not None else None
@@ -130,20 +131,22 @@ class Live:
 
     def _record(self, event: Event) -> SessionState:
         state = reduce(self.state, event)
-        record = Record(seq=self.seq, session=self.log_session, at_ns=self._clock() + self._epoch, event=event)
-        self.state = state
-        self.seq += 1
+        seq = self.seq
+        self.state, self.seq = state, seq + 1
         if type(event) is RuntimeFailed and self.failure is None:
             self.failure = event
+        if self._watched:  # nobody who would look at the envelope: no envelope
+            self._tell(Record(seq=seq, session=self.log_session, at_ns=self._clock() + self._epoch, event=event))
+        return state
+
+    def _tell(self, record: Record) -> None:
         if self._recorder is not None and self.recorder_error is None:
             try:
                 self._recorder.write(record)
             except BaseException as exc:
                 self._recorder_failed(exc)
-        if self._observers:
-            interrupt = self._observers.notify(record)
-            self.interrupt = self.interrupt or interrupt
-        return state
+        interrupt = self._observers.notify(record)
+        self.interrupt = self.interrupt or interrupt
 
     def flush(self) -> bool:
         """Have the recorder keep what it was given; False if it cannot, or could not write before."""

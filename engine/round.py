@@ -203,7 +203,8 @@ def _prefill(state: SessionState, ctx: Context) -> Script[SessionState]:
             extras=ctx.extras,
         )
         if isinstance(rows, Rows):
-            rows = _checked(state, rows, position, end - position, 1 if last else 0, ())
+            wanted = 1 if last else 0
+            rows = _checked(state, rows, position, end - position, wanted, wanted)
         if isinstance(rows, Failed):
             if chunks:  # earlier chunks are in the cache: the prefill as a whole has started
                 rows = attrs.evolve(rows, started=True)
@@ -233,7 +234,7 @@ def _serial(state: SessionState, ctx: Context) -> Script[SessionState]:
         session=ctx.session, base=base, tokens=(state.current,), want="last", canonical=True, extras=ctx.extras
     )
     if isinstance(rows, Rows):
-        rows = _checked(state, rows, base, 1, 1, ())
+        rows = _checked(state, rows, base, 1, 1, 1)
     if isinstance(rows, Failed):
         return (yield from _recover(state, ctx, "serial", rows, 1))
     prediction = rows.predictions[0]
@@ -272,11 +273,13 @@ def _span(state: SessionState, ctx: Context) -> Script[SessionState]:
     rows: Rows | Failed = yield Forward(
         session=ctx.session, base=base, tokens=(state.current, *draft), want="all", canonical=False, extras=ctx.extras
     )
+    matched = 0
     if isinstance(rows, Rows):
-        rows = _checked(state, rows, base, len(draft) + 1, len(draft) + 1, draft)
+        # Predictions may end early only behind a mismatch: one more than the matches must be there.
+        matched = matched_length(draft, rows.predictions)
+        rows = _checked(state, rows, base, len(draft) + 1, len(draft) + 1, matched + 1)
     if isinstance(rows, Failed):
         return (yield from _recover(state, ctx, "span", rows, len(draft) + 1))
-    matched = matched_length(draft, rows.predictions)
     state = yield SpanVerified(
         base=base,
         rows=len(draft) + 1,
@@ -342,25 +345,24 @@ def _settle(state: SessionState, ctx: Context, base: int, rows: int, count: int)
 # -- failures and ways back ------------------------------------------------------------------------------------------
 
 
-def _checked(state: SessionState, rows: Rows, base: int, fed: int, wanted: int, draft: tuple[int, ...]) -> Rows | Failed:
-    """The rows, or the failure that they are: a wrong position, too few or impossible predictions."""
+def _checked(state: SessionState, rows: Rows, base: int, fed: int, wanted: int, least: int) -> Rows | Failed:
+    """The rows, or the failure that they are: a wrong position, too few or impossible predictions.
+
+    ``wanted`` predictions were asked for; the first ``least`` may be committed and must be there.
+    """
     if rows.position != base + fed:
         return _wrong_position(rows.position, base + fed, "forward")
     predictions = rows.predictions
-    # Predictions may end early only behind a mismatch.
-    least = matched_length(draft, predictions) + 1 if wanted > 1 else wanted
+    vocabulary, sampling, first = state.runtime.vocabulary, state.turn.sampling, base + fed - wanted
     problem = None
     if not least <= len(predictions) <= wanted:
         problem = f"the forward returned {len(predictions)} predictions, {wanted} were wanted"
-    else:
-        first, sampling = base + fed - wanted, state.turn.sampling
-        for at, token in enumerate(predictions):
-            if not 0 <= token < state.runtime.vocabulary:
-                problem = f"prediction {at} is {token}, outside the vocabulary of {state.runtime.vocabulary}"
-        if first + 1 < sampling.mask_until:
-            for at, token in enumerate(predictions[:least]):
-                if sampling.masks(token, row_index(first, at)):
-                    problem = f"prediction {at} is id {token}, which is masked at index {row_index(first, at)}"
+    elif predictions and not (min(predictions) >= 0 and max(predictions) < vocabulary):
+        problem = f"the predictions {predictions} are not all in the vocabulary of {vocabulary}"
+    elif first + 1 < sampling.mask_until:
+        for at, token in enumerate(predictions[:least]):
+            if sampling.masks(token, row_index(first, at)):
+                problem = f"prediction {at} is id {token}, which is masked at index {row_index(first, at)}"
     if problem is None:
         return rows
     return Failed(started=True, error="RuntimeContractError", message=problem, observed=rows.position)
