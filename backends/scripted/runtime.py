@@ -193,6 +193,18 @@ class ScriptedRuntime:
             made.append((state, following))
         return tuple(made)
 
+    def inspect(self, session: int) -> View | None:
+        """What `view` answers where nothing goes wrong; not logged, and no fault strikes it."""
+        device = self._devices.get(session)
+        if device is None:
+            return None
+        return View(
+            position=len(device.tokens),
+            head_position=len(device.head) if device.drafting else None,
+            checkpoint=device.checkpoint is not None,
+            floor=device.floor,
+        )
+
     def clock(self) -> int:
         """The virtual time in nanoseconds; give it to ``Decoder(clock=runtime.clock)`` for reproducible times."""
         return self._now
@@ -273,18 +285,12 @@ class ScriptedRuntime:
         try:
             fault = self._hit("view", session, None) if self._watching else None
             strike(fault, before=True)
-            device = self._devices.get(session)
-            if device is None or (fault is not None and fault.wrong == "gone"):
+            view = self.inspect(session)
+            if view is None or (fault is not None and fault.wrong == "gone"):
                 return None
-            position = len(device.tokens)
             if fault is not None and fault.wrong == "position":
-                position += 1
-            return View(
-                position=position,
-                head_position=len(device.head) if device.drafting else None,
-                checkpoint=device.checkpoint is not None,
-                floor=device.floor,
-            )
+                return attrs.evolve(view, position=view.position + 1)
+            return view
         finally:
             self._busy.release()
 

@@ -53,7 +53,7 @@ class Bench:
         log, state = self.logs[session.id], session.state
         assert fold(log) == state, "law 7: the fold of the log is another state"
         assert state_violations(state) == ()
-        view = self.runtime.view(session.runtime_session)
+        view = self.runtime.inspect(session.runtime_session)
         assert view_violations(state, view) == ()
         found = laws.violations(log)
         assert not found, "\n".join(map(str, found))
