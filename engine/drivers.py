@@ -68,6 +68,7 @@ class Live:
         self._epoch = clock.epoch
         self._drafter: Drafter | None = source.open(session, self._ask_head) if source is not None else None
         self._held = False
+        self._unrecorded = False  # the runtime was called and no event tells of it yet
         self._answers: dict[type, Callable[[Any], Any]] = {
             Forward: self._forward,
             Settle: self._settle,
@@ -112,7 +113,7 @@ class Live:
                 raise
 
     def _abandon(self, exc: BaseException) -> None:
-        if self.state.boundary or self.state.phase == "dropped":
+        if (self.state.boundary and not self._unrecorded) or self.state.phase == "dropped":
             return
         if self.state.phase == "new":
             self._release()
@@ -133,6 +134,7 @@ class Live:
         state = reduce(self.state, event)
         seq = self.seq
         self.state, self.seq = state, seq + 1
+        self._unrecorded = False
         if type(event) is RuntimeFailed and self.failure is None:
             self.failure = event
         if self._watched:  # nobody who would look at the envelope: no envelope
@@ -186,6 +188,7 @@ class Live:
     def _timed(self, call: Callable[[tuple[Any]], Sequence[Any]], argument: Any) -> tuple[Any, int]:
         """The one element that a call answers with, and the time it took, waiting for the lock excluded."""
         clock = self._clock
+        self._unrecorded = True
         with self._share.lock:
             began = clock()
             results = call((argument,))
@@ -272,6 +275,7 @@ class Live:
         return self.state.runtime.context_length + 1
 
     def _guarded(self, call: Callable[[], None]) -> Failed | None:
+        self._unrecorded = True
         try:
             with self._share.lock:
                 call()
@@ -281,7 +285,9 @@ class Live:
 
     def _open(self, _: Open) -> Failed | None:
         sampling = self.state.turn.sampling
-        return self._guarded(lambda: self._runtime.open_session(self.session, sampling, self.drafting))
+        failed = self._guarded(lambda: self._runtime.open_session(self.session, sampling, self.drafting))
+        self._unrecorded = failed is not None  # an empty session needs no event beyond SessionOpened
+        return failed
 
     def _configure(self, request: Configure) -> Failed | None:
         return self._guarded(lambda: self._runtime.configure(self.session, request.sampling))

@@ -209,7 +209,7 @@ class Session:
         live = getattr(self, "_live", None)
         if live is None or live.state.phase in ("new", "dropped"):
             return
-        if busy():
+        if busy() or not self._share.this_thread_may_call:
             self._share.orphan(lambda: close_live(live, Finish("closed")))
         else:
             close_live(live, Finish("closed"))

@@ -48,9 +48,14 @@ class Share:
         self._thread = threading.get_ident() if runtime.info.threads == "one" else None
         self._orphans: deque[Callable[[], None]] = deque()
 
+    @property
+    def this_thread_may_call(self) -> bool:
+        """Whether the runtime allows calls from this thread."""
+        return self._thread is None or threading.get_ident() == self._thread
+
     def check_thread(self) -> None:
         """Raises SessionInUse on a thread that the runtime does not allow."""
-        if self._thread is not None and threading.get_ident() != self._thread:
+        if not self.this_thread_may_call:
             raise SessionInUse("this runtime allows one thread only: call it from the thread that made its first decoder")
 
     def new_session(self, bound: int) -> int:
