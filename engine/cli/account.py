@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Any
 
 from attrs import field, frozen
@@ -160,7 +161,9 @@ def _drafts(stats: DecodeStats) -> Iterator[str]:
 
 
 def _depths(stats: DecodeStats) -> Iterator[tuple[int, int]]:
-    return (pair for pair in zip(stats.accepted_per_depth, stats.verified_per_depth, strict=True) if pair[1])
+    # Depths that were never accepted may be missing at the end.
+    pairs = zip_longest(stats.accepted_per_depth, stats.verified_per_depth, fillvalue=0)
+    return ((accepted, verified) for accepted, verified in pairs if verified)
 
 
 def _times(run: Run) -> str:
