@@ -1,5 +1,5 @@
 """The command line: ``spanfold`` and ``python -m spanfold.engine``."""
 
-from .main import main
+from .commands import main
 
 __all__ = ["main"]

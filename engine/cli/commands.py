@@ -10,8 +10,8 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from .. import registry
 from ..errors import SpanfoldError
-from ..registry import backends
 from .terminal import Terminal
 
 __all__ = ["main"]
@@ -129,7 +129,7 @@ def _explained(error: Exception) -> str:
 
 
 def _backends(args: argparse.Namespace, terminal: Terminal) -> int:
-    known = backends()
+    known = registry.backends()
     if args.json:
         shown = [
             {
