@@ -1,0 +1,275 @@
+"""The MTP head: the contract's mathematics, and which pairs its cache holds."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch_loop import decode, draft, forward, numbers, settle, span, start
+from torch_models import CONTEXT, FAMILIES, VOCABULARY, head_tensors, successor_model, tiny_head, tiny_model, tiny_runtime
+from torch_reference import Reference
+
+from spanfold.backends.torch import MtpHead, TorchRuntime
+from spanfold.backends.torch.drafting import BACKLOG
+from spanfold.engine.values import Sampling
+
+PROMPT = (5, 17, 3, 40, 22, 9)
+DEPTH = 5
+
+
+class Recording:
+    """Notes the head's scores of every step, where drafts are made."""
+
+    def __init__(self, head: MtpHead, patch: pytest.MonkeyPatch) -> None:
+        self.scores: list[torch.Tensor] = []
+        original = head.scores
+
+        def record(hidden: torch.Tensor) -> torch.Tensor:
+            self.scores.append(original(hidden))
+            return self.scores[-1]
+
+        patch.setattr(head, "scores", record)
+
+    def take(self) -> torch.Tensor:
+        taken, self.scores = torch.cat(self.scores).double(), []
+        return taken
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_case_6_3_head_logits_equal_the_plain_formulation_at_every_step_and_round(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Concat order, norms, position, fed and recycled hidden state, filled prompt, re-fed rows: against torch_reference.py."""
+    model = tiny_model(family)
+    head = tiny_head(model)
+    runtime = TorchRuntime(model, head=head)
+    recording = Recording(head, monkeypatch)
+    reference = Reference(model.config, model.state_dict() | head_tensors(head))
+    run = start(runtime, PROMPT, chunk=4)
+    for k in (3, 1, DEPTH, 2):
+        expected = torch.stack(reference.head_scores(run.canonical, k))
+        span(runtime, run, k)
+        torch.testing.assert_close(recording.take(), expected, rtol=1e-4, atol=1e-4)
+        assert expected.argmax(-1).tolist()  # a draft per step
+
+
+def test_a_changed_convention_would_be_seen() -> None:
+    """The comparison above can fail: each of these mistakes moves the reference by far more than its tolerance."""
+    model = tiny_model("llama")
+    head = tiny_head(model)
+    tensors = model.state_dict() | head_tensors(head)
+    right = torch.stack(Reference(model.config, tensors).head_scores([*PROMPT, 30], 2))
+    key = "model.layers.2.eh_proj.weight"
+    first, second = tensors[key].chunk(2, dim=1)
+    swapped = Reference(model.config, tensors | {key: torch.cat([second, first], dim=1)})
+    assert (torch.stack(swapped.head_scores([*PROMPT, 30], 2)) - right).abs().max() > 0.1
+    unnormed = Reference(model.config, tensors | {"model.layers.2.shared_head.norm.weight": torch.ones(32)})
+    assert (torch.stack(unnormed.head_scores([*PROMPT, 30], 2)) - right).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("k", range(1, 6))
+def test_case_6_4_the_contracts_hidden_stages_and_only_they_give_full_acceptance(k: int) -> None:
+    model, head = successor_model()
+    run = decode(TorchRuntime(model, head=head), (3, 4, 5), k, 40)
+    assert run.tokens == tuple((6 + n) % 24 for n in range(40))
+    assert all(drafted == matched == k for drafted, matched in run.spans)
+
+
+@pytest.mark.parametrize("wrong", ["fed before the norm", "recycled before the norm"])
+def test_case_6_4_another_hidden_stage_loses_acceptance_and_changes_no_token(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, head = successor_model()
+    runtime = TorchRuntime(model, head=head)
+    sign = model.model.norm.weight.detach().clone()
+    original = head.forward
+
+    def misled(ids: torch.Tensor, hidden: torch.Tensor, positions: torch.Tensor, cache: Any) -> torch.Tensor:
+        # The hidden state of before the norm is the one after it without the norm's weight (hnorm takes any scale out).
+        recycled = misled.chained
+        misled.chained = True
+        unsigned = hidden * sign if (wrong == "recycled before the norm") == recycled else hidden
+        return original(ids, unsigned, positions, cache)
+
+    misled.chained = False  # pyright: ignore[reportFunctionMemberAccess]
+    monkeypatch.setattr(head, "forward", misled)
+    run = start(runtime, (3, 4, 5))
+    while len(run.tokens) < 40:
+        misled.chained = False  # pyright: ignore[reportFunctionMemberAccess]
+        span(runtime, run, 2)
+    assert run.tokens[:40] == tuple((6 + n) % 24 for n in range(40))
+    assert sum(matched for _, matched in run.spans) < 0.75 * sum(drafted for drafted, _ in run.spans)
+
+
+def test_case_6_6_ten_fully_accepted_spans_leave_no_gap() -> None:
+    model, head = successor_model()
+    runtime = TorchRuntime(model, head=head)
+    run = start(runtime, (3, 4, 5))
+    for number in range(1, 11):
+        base = len(run.canonical) - 1
+        assert draft(runtime, 0, run.canonical[-1], 3) and numbers(runtime, 0) == (base, base)
+        span(runtime, run, 3)
+        assert run.spans[-1] == (3, 3) and numbers(runtime, 0) == (base + 4, base)
+        assert len(run.tokens) == 1 + 4 * number
+
+
+@pytest.mark.parametrize("k", range(1, 6))
+def test_case_1_8_the_heads_rows_are_the_canonical_pairs_whatever_is_accepted(k: int) -> None:
+    """For every number of accepted drafts, 10 rounds each: neither lags nor runs ahead (output tests cannot see it)."""
+    model, head = successor_model()
+    runtime = TorchRuntime(model, head=head)
+    run = start(runtime, (3, 4))
+    for accepted in [*range(k + 1)] * 10:
+
+        def drafts(canonical: tuple[int, ...], count: int, accepted: int = accepted) -> list[int]:
+            right = list(draft(runtime, 0, canonical[-1], count))
+            base = len(canonical) - 1
+            assert numbers(runtime, 0) == (base, base)
+            return [*right[:accepted], *((token + 7) % 24 for token in right[accepted:])]
+
+        span(runtime, run, min(k, CONTEXT - len(run.canonical) - 1), drafts=drafts)
+        assert run.spans[-1][1] == min(accepted, run.spans[-1][0])
+        position, rows = numbers(runtime, 0)
+        assert rows is not None and position - run.spans[-1][1] - 1 == rows
+        if len(run.canonical) > CONTEXT - k - 3:
+            settle(runtime, 0, 3, len(run.canonical) - 4, 3)
+            del run.canonical[4:]
+            run.canonical[3:] = [forward(runtime, 0, 3, run.canonical[3:4]).predictions[0]]
+            run.canonical[3:3] = [(run.canonical[2] + 1) % 24]
+            assert numbers(runtime, 0) == (4, 3)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_law_11_a_draft_is_a_function_of_the_canonical_prefix_alone(family: str) -> None:
+    """The same prefix by way of many histories: chunks, limits, adversarial spans, rewinds, serial steps, a full backlog."""
+    runtime = tiny_runtime(family)
+    sessions = itertools.count()
+    run = decode(runtime, PROMPT, 0, 80)
+    fresh: dict[int, tuple[int, ...]] = {}
+
+    def prefix(length: int) -> list[int]:
+        return run.canonical[:length]
+
+    def expected(length: int) -> tuple[int, ...]:
+        if length not in fresh:
+            session = next(sessions)
+            runtime.open_session(session, Sampling(), True)
+            forward(runtime, session, 0, prefix(length - 1), "none")
+            fresh[length] = draft(runtime, session, prefix(length)[-1], DEPTH)
+            assert len(fresh[length]) == DEPTH
+            runtime.drop_session(session)
+        return fresh[length]
+
+    for length in (8, 20, 70, 84):  # the last two fill the backlog
+        for limit in range(DEPTH + 1):
+            session = next(sessions)
+            runtime.open_session(session, Sampling(), True)
+            position = 0
+            for step in range(length):
+                if position == length - 1:
+                    break
+                rows = 1 if step % 3 else min(7, length - 1 - position)
+                tokens = prefix(position + rows)[position:]
+                if step % 4 == 1 and position:
+                    draft(runtime, session, tokens[0], (step + limit) % 4)
+                if step % 2:
+                    junk = [(token + 13 + step) % VOCABULARY for token in tokens]
+                    forward(runtime, session, position, [*tokens, *junk], "all", canonical=False)
+                    settle(runtime, session, position, 2 * rows, position + rows)
+                else:
+                    forward(runtime, session, position, tokens, "last")
+                position += rows
+                if step == 5 and position > 4:
+                    settle(runtime, session, position - 3, 3, position - 3)
+                    position -= 3
+            assert position == length - 1
+            current = prefix(length)[-1]
+            assert draft(runtime, session, current, limit) == expected(length)[:limit]
+            assert draft(runtime, session, current, DEPTH) == expected(length)
+            assert draft(runtime, session, current, 1) == expected(length)[:1]
+            assert numbers(runtime, session) == (length - 1, length - 1)
+            runtime.drop_session(session)
+
+
+def test_a_draft_after_another_current_is_that_of_the_new_one() -> None:
+    """The newest pair is fed anew, so a changed last token (a rewind by one, another continuation) leaves nothing behind."""
+    runtime = tiny_runtime("llama")
+    start(runtime, PROMPT)
+    start(runtime, PROMPT, session=1)
+    draft(runtime, 0, 30, 4)
+    assert draft(runtime, 0, 44, 4) == draft(runtime, 1, 44, 4) != draft(runtime, 1, 30, 4)
+
+
+def test_case_6_9_after_a_partial_accept_nothing_rejected_is_read() -> None:
+    """Rows behind the head's length are overwritten with rubbish before each draft: the drafts stay the same."""
+    clean, dirty = tiny_runtime("qwen3"), tiny_runtime("qwen3")
+    first, second = start(clean, PROMPT), start(dirty, PROMPT)
+    for k in (3, 4, 2, 5, 1, 3):
+        span(clean, first, k)
+        held = dirty._sessions[0]  # pyright: ignore[reportPrivateUsage]
+        assert held.head is not None
+        for layer in [*held.cache.layers, *held.head.cache.layers]:
+            with torch.inference_mode():
+                layer._keys[:, :, layer.length :] = float("nan")  # pyright: ignore[reportPrivateUsage]
+                layer._values[:, :, layer.length :] = float("nan")  # pyright: ignore[reportPrivateUsage]
+        span(dirty, second, k)
+        assert first == second
+
+
+def test_case_6_10_a_draft_beyond_the_depth_is_cut_and_the_info_says_that_one_layer_is_recycled() -> None:
+    runtime = tiny_runtime("llama", draft_depth=4)
+    assert runtime.info.draft is not None and (runtime.info.draft.layers, runtime.info.draft.depth) == (1, 4)
+    run = start(runtime, PROMPT)
+    assert len(draft(runtime, 0, run.canonical[-1], 9)) == 4
+    assert draft(runtime, 0, run.canonical[-1], 0) == () and numbers(runtime, 0) == (6, 6)
+
+
+def test_case_10_3_beyond_the_heads_context_there_is_no_draft_and_no_crash() -> None:
+    runtime = tiny_runtime("llama", draft_context_length=10)
+    assert runtime.info.draft is not None and runtime.info.draft.context_length == 10
+    run = start(runtime, PROMPT)
+    lengths: list[int] = []
+    for _ in range(8):
+        lengths.append(len(draft(runtime, 0, run.canonical[-1], 2)))
+        assert numbers(runtime, 0) == (len(run.canonical) - 1,) * 2
+        span(runtime, run, 0)
+    assert lengths == [2] * 4 + [0] * 4
+
+
+def test_case_10_6_a_configured_window_applies_to_both() -> None:
+    runtime = tiny_runtime("llama", context_length=12)
+    assert runtime.info.context_length == 12 and runtime.info.draft is not None and runtime.info.draft.context_length == 12
+    run = start(runtime, PROMPT)
+    lengths: list[int] = []
+    while len(run.canonical) < 12:
+        lengths.append(len(draft(runtime, 0, run.canonical[-1], 4)))
+        span(runtime, run, 0)
+    assert lengths == [4, 4, 3, 2, 1]  # a drafted token needs a place behind the canonical ones
+
+
+def test_after_a_rewind_there_is_nothing_to_draft_from_until_the_next_forward() -> None:
+    runtime = tiny_runtime("llama")
+    run = start(runtime, PROMPT)
+    span(runtime, run, 3)
+    settle(runtime, 0, 3, numbers(runtime, 0)[0] - 3, 3)
+    assert numbers(runtime, 0) == (3, 3)
+    assert draft(runtime, 0, PROMPT[3], 3) == ()
+    forward(runtime, 0, 3, PROMPT[3:])
+    start(runtime, PROMPT, session=1)
+    assert draft(runtime, 0, 30, 3) == draft(runtime, 1, 30, 3)
+
+
+def test_case_6_7_two_contexts_do_not_always_give_the_same_draft() -> None:
+    runtime = tiny_runtime("llama")
+    drafts: set[tuple[int, ...]] = set()
+    for session in range(8):
+        start(runtime, (*PROMPT, 10 + session), session=session)
+        drafts.add(draft(runtime, session, 30 + session, 2))
+    assert len(drafts) > 4
+
+
+def test_case_6_13_everything_optional_left_out() -> None:
+    model = tiny_model("llama")
+    runtime = TorchRuntime(model, head=MtpHead(model))
+    runtime.open_session(0, Sampling(), True)
+    rows = forward(runtime, 0, 0, (1,))
+    assert len(draft(runtime, 0, rows.predictions[0], 1)) == 1
+    assert BACKLOG == 64

@@ -1,0 +1,344 @@
+"""The runtime's side of the protocol: refusals that touch nothing, failures that settle to the base, sessions that let go."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from typing import Any
+
+import pytest
+import torch
+from torch_loop import decode, draft, forward, numbers, settle, span, start
+from torch_models import CONTEXT, VOCABULARY, tiny_head, tiny_model, tiny_runtime
+
+from spanfold.backends.torch import RowCache, TorchRuntime
+from spanfold.backends.torch.drafting import BACKLOG
+from spanfold.engine.errors import ConfigError, NotStarted
+from spanfold.engine.runtime import Ask, Forward, Runtime, Settle, View
+from spanfold.engine.values import Processor, Sampling
+
+PROMPT = (5, 17, 3, 40, 22, 9)
+
+
+@pytest.fixture
+def runtime() -> TorchRuntime:
+    return tiny_runtime("llama")
+
+
+def test_it_is_a_runtime_and_says_what_it_is(runtime: TorchRuntime) -> None:
+    assert isinstance(runtime, Runtime)
+    info = runtime.info
+    assert (info.backend, info.model, info.vocabulary, info.context_length) == ("torch", "tiny llama", VOCABULARY, CONTEXT)
+    assert (info.rollback, info.max_batch, info.threads, info.row_exact) == ("crop", 1, "any", None)
+    assert (info.device, info.dtype, info.stop_tokens) == ("cpu", "float32", ())
+    assert info.draft is not None
+    assert (info.draft.origin, info.draft.layers, info.draft.depth, info.draft.context_length) == ("mtp", 1, 16, CONTEXT)
+
+
+def test_calls_that_cannot_run_are_refused_and_touch_nothing(runtime: TorchRuntime) -> None:
+    run = start(runtime, PROMPT)
+    before = runtime.view(0)
+    assert before == View(position=6, head_position=0, checkpoint=False, floor=0)
+    for refused, words in [
+        (lambda: forward(runtime, 1, 0, PROMPT), "session 1 is not open"),
+        (lambda: forward(runtime, 0, 5, [1]), "at position 6, the forward's base is 5"),
+        (lambda: forward(runtime, 0, 6, [VOCABULARY]), "outside the vocabulary"),
+        (lambda: forward(runtime, 0, 6, [1] * CONTEXT), "exceed the context length of 96"),
+        (lambda: forward(runtime, 0, 6, []), "at least one token"),
+        (lambda: draft(runtime, 1, 1, 2), "session 1 is not open"),
+        (lambda: draft(runtime, 0, VOCABULARY, 2), "outside the vocabulary"),
+        (lambda: settle(runtime, 1, 0, 1, 0), "session 1 is not open"),
+        (lambda: runtime.open_session(0, Sampling(), True), "session 0 is open already"),
+        (lambda: runtime.configure(3, Sampling()), "session 3 is not open"),
+    ]:
+        with pytest.raises(NotStarted, match=words):
+            refused()
+    assert runtime.view(0) == before and runtime.view(1) is None
+    span(runtime, run, 2)
+
+
+def test_case_1_11_more_than_one_call_at_a_time_is_refused(runtime: TorchRuntime) -> None:
+    start(runtime, PROMPT)
+    start(runtime, PROMPT, session=1)
+    forwards = [Forward(session=n, base=6, tokens=(1,), want="last", canonical=True) for n in (0, 1)]
+    for call in (
+        lambda: runtime.forward(forwards),
+        lambda: runtime.draft([Ask(session=n, current=1, limit=1) for n in (0, 1)]),
+        lambda: runtime.settle([Settle(session=n, base=6, rows=0, position=6) for n in (0, 1)]),
+    ):
+        with pytest.raises(NotStarted, match="one call at a time"):
+            call()
+    assert numbers(runtime, 0) == numbers(runtime, 1) == (6, 0)
+    assert runtime.forward([]) == runtime.draft([]) == runtime.settle([]) == ()
+
+
+def test_case_10_5_rows_past_the_context_are_refused_and_the_last_one_fits(runtime: TorchRuntime) -> None:
+    runtime.open_session(0, Sampling(), True)
+    with pytest.raises(NotStarted, match="exceed the context length of 96"):
+        forward(runtime, 0, 0, [1] * (CONTEXT + 1))
+    forward(runtime, 0, 0, [1] * (CONTEXT - 1))
+    forward(runtime, 0, CONTEXT - 1, [2])
+    assert numbers(runtime, 0)[0] == CONTEXT
+    assert draft(runtime, 0, 2, 3) == ()
+    with pytest.raises(NotStarted, match="exceed"):
+        forward(runtime, 0, CONTEXT, [2])
+
+
+def test_predictions_come_for_no_row_the_last_or_all(runtime: TorchRuntime) -> None:
+    runtime.open_session(0, Sampling(), False)
+    assert forward(runtime, 0, 0, PROMPT[:2], "none").predictions == ()
+    last = forward(runtime, 0, 2, PROMPT[2:4], "last")
+    every = forward(runtime, 0, 4, PROMPT[4:], "all", margins=True, logprobs=True, logits=True)
+    assert len(last.predictions) == 1 and last.margins is last.logprobs is last.logits is None
+    assert len(every.predictions) == 2 and every.position == 6
+    logits: Any = every.logits
+    assert logits.shape == (2, VOCABULARY) and logits.argmax(-1).tolist() == list(every.predictions)
+    assert every.margins is not None and every.logprobs is not None
+    best = logits.topk(2).values
+    assert every.margins == pytest.approx((best[:, 0] - best[:, 1]).tolist())
+    assert every.logprobs == pytest.approx(logits.log_softmax(-1).max(-1).values.tolist(), abs=1e-5)
+
+
+def test_masked_ids_are_not_chosen_below_their_index_by_target_or_head(runtime: TorchRuntime) -> None:
+    free = start(runtime, PROMPT)
+    first = free.canonical[-1]
+    drafted = draft(runtime, 0, first, 3)
+    runtime.drop_session(0)
+    runtime.open_session(0, Sampling(masked=(first, *drafted, 999), mask_until=8), True)
+    rows = forward(runtime, 0, 0, PROMPT, "all", logits=True)
+    assert first not in rows.predictions
+    assert rows.logits.argmax(-1).tolist()[-1] == first  # pyright: ignore[reportAttributeAccessIssue]
+    # The first drafted token has index 7 (masked), the second index 8 (free again).
+    assert draft(runtime, 0, first, 3)[0] not in drafted
+    runtime.configure(0, Sampling())
+    assert draft(runtime, 0, first, 3) == drafted
+
+
+def test_unknown_sampling_is_refused(runtime: TorchRuntime) -> None:
+    with pytest.raises(ConfigError, match="processors"):
+        runtime.open_session(0, Sampling(processors=(Processor(name="penalty"),)), True)
+    with pytest.raises(ConfigError, match="every id"):
+        runtime.open_session(0, Sampling(masked=tuple(range(VOCABULARY)), mask_until=9), True)
+    assert runtime.view(0) is None
+
+
+def test_a_settle_to_an_impossible_position_changes_nothing(runtime: TorchRuntime) -> None:
+    run = start(runtime, PROMPT)
+    forward(runtime, 0, 6, [run.canonical[-1], 1, 2], "all", canonical=False)
+    open_view = runtime.view(0)
+    assert open_view == View(position=9, head_position=0, checkpoint=True, floor=0)
+    for base, rows, position in [(6, 3, 10), (6, 3, 5), (6, 4, 10), (9, 0, 10)]:
+        with pytest.raises(ValueError, match="cannot end at"):
+            settle(runtime, 0, base, rows, position)
+    with pytest.raises(NotStarted, match="not settled"):
+        forward(runtime, 0, 9, [1])
+    with pytest.raises(NotStarted, match="not settled"):
+        draft(runtime, 0, 1, 2)
+    assert runtime.view(0) == open_view
+    settle(runtime, 0, 6, 3, 7)
+    assert runtime.view(0) == View(position=7, head_position=0, checkpoint=False, floor=0)
+
+
+@pytest.mark.parametrize("canonical", [True, False])
+@pytest.mark.parametrize("layer", [0, 1])
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_a_forward_that_fails_half_way_settles_to_its_base(
+    layer: int, canonical: bool, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law 8: some layers hold the rows, others do not; the cache's position is what all hold."""
+    runtime = tiny_runtime("llama")
+    expected = decode(runtime, PROMPT, 2, 12).tokens
+    run = start(runtime, PROMPT)
+    span(runtime, run, 2)
+    base, head = numbers(runtime, 0)
+    model: Any = runtime._model  # pyright: ignore[reportPrivateUsage]
+
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise error("half-way")
+
+    for failing in (model.model.layers[layer].mlp, model.model.norm, model.lm_head):
+        with monkeypatch.context() as patch:
+            patch.setattr(failing, "forward", fail)
+            with pytest.raises(error, match="half-way"):
+                forward(runtime, 0, base, [run.canonical[-1], 1, 2], "all", canonical=canonical)
+        assert numbers(runtime, 0)[0] in (base, base + 3)
+        with pytest.raises(NotStarted):
+            forward(runtime, 0, numbers(runtime, 0)[0], [1])
+        settle(runtime, 0, base, 3, base)
+        assert numbers(runtime, 0) == (base, head)
+    while len(run.tokens) < 12:
+        span(runtime, run, 2)
+    assert run.tokens[:12] == expected
+
+
+def test_rows_of_a_failed_forward_cannot_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = tiny_runtime("llama")
+    start(runtime, PROMPT)
+    model: Any = runtime._model  # pyright: ignore[reportPrivateUsage]
+
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("after the layers")
+
+    monkeypatch.setattr(model.model.norm, "forward", fail)
+    with pytest.raises(RuntimeError, match="after the layers"):
+        forward(runtime, 0, 6, [1, 2], "all", canonical=False)
+    with pytest.raises(ValueError, match="none of them can stay"):
+        settle(runtime, 0, 6, 2, 7)
+    settle(runtime, 0, 6, 2, 6)
+
+
+def test_without_memory_for_the_rows_a_forward_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = tiny_runtime("llama")
+    run = start(runtime, PROMPT)
+
+    def full(self: RowCache, rows: int) -> None:
+        raise torch.OutOfMemoryError("no memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RowCache, "reserve", full)
+        with pytest.raises(NotStarted, match="no memory for 7 rows"):
+            forward(runtime, 0, 6, [run.canonical[-1]])
+    span(runtime, run, 2)
+
+
+def test_a_failing_head_ends_the_drafting_and_keeps_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = tiny_runtime("llama")
+    expected = decode(runtime, PROMPT, 0, 80).tokens
+    run = start(runtime, PROMPT)
+    span(runtime, run, 2)
+    head: Any = runtime._head  # pyright: ignore[reportPrivateUsage]
+
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("bad head")
+
+    monkeypatch.setattr(head.eh_proj, "forward", fail)
+    with pytest.raises(RuntimeError, match="bad head"):
+        draft(runtime, 0, run.canonical[-1], 2)
+    assert numbers(runtime, 0)[1] is None
+    with pytest.raises(RuntimeError, match="off since it failed") as caught:
+        draft(runtime, 0, run.canonical[-1], 2)
+    assert "bad head" in str(caught.value.__cause__)
+    while len(run.tokens) < 80:
+        span(runtime, run, 0)
+    assert run.tokens[:80] == expected
+
+
+def test_a_head_that_fails_while_it_is_fed_does_not_harm_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = tiny_runtime("llama")
+    head: Any = runtime._head  # pyright: ignore[reportPrivateUsage]
+
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("bad head")
+
+    monkeypatch.setattr(head.eh_proj, "forward", fail)
+    runtime.open_session(0, Sampling(), True)
+    rows = forward(runtime, 0, 0, [1] * (BACKLOG + 1))
+    assert rows.position == BACKLOG + 1 and numbers(runtime, 0) == (BACKLOG + 1, None)
+    with pytest.raises(RuntimeError, match="off since it failed"):
+        draft(runtime, 0, 1, 2)
+
+
+def test_waiting_rows_are_bounded_and_a_session_that_does_not_draft_keeps_none() -> None:
+    runtime = tiny_runtime("llama", draft_depth=4)
+    run = start(runtime, PROMPT)
+    held = runtime._sessions[0].head  # pyright: ignore[reportPrivateUsage]
+    assert held is not None
+    most = 0
+    while len(run.canonical) < CONTEXT - 1:
+        run.canonical.append(forward(runtime, 0, len(run.canonical) - 1, run.canonical[-1:]).predictions[0])
+        most = max(most, held.waiting)
+        assert held.cache.rows <= numbers(runtime, 0)[0] == held.end
+    assert most == BACKLOG
+    start(runtime, PROMPT, session=1, drafting=False)
+    assert runtime._sessions[1].head is None and numbers(runtime, 1) == (6, None)  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(NotStarted, match="no head"):
+        draft(runtime, 1, 1, 1)
+
+
+def test_a_runtime_without_a_head_says_so() -> None:
+    runtime = tiny_runtime("llama", head=False)
+    assert runtime.info.draft is None
+    start(runtime, PROMPT)
+    assert numbers(runtime, 0) == (6, None)
+    with pytest.raises(NotStarted, match="no head"):
+        draft(runtime, 0, 1, 1)
+
+
+@pytest.mark.parametrize("ending", ["drop", "open span", "failed head", "rewound"])
+def test_cases_5_5_and_5_6_sessions_give_everything_back(ending: str) -> None:
+    runtime = tiny_runtime("llama")
+    tensors = None
+    for turn in range(200 if ending == "drop" else 20):
+        run = start(runtime, PROMPT, session=turn)
+        span(runtime, run, 3, session=turn)
+        assert runtime.nbytes(turn) > 0 and runtime.live_sessions == 1
+        base = len(run.canonical) - 1
+        if ending == "open span":
+            forward(runtime, turn, base, [1, 2, 3], "all", canonical=False)
+        elif ending == "rewound":
+            settle(runtime, turn, 2, base - 2, 2)
+        elif ending == "failed head":
+            runtime._sessions[turn].head = None  # pyright: ignore[reportPrivateUsage]
+        runtime.drop_session(turn)
+        runtime.drop_session(turn)
+        assert runtime.live_sessions == 0 and runtime.nbytes(turn) == 0 and runtime.view(turn) is None
+        del run
+        if turn in (1, 19):
+            gc.collect()
+            count = sum(issubclass(type(one), torch.Tensor) for one in gc.get_objects())
+            assert tensors is None or count <= tensors
+            tensors = count
+
+
+def test_sessions_are_independent_and_any_thread_may_call() -> None:
+    runtime = tiny_runtime("llama")
+    prompts = [PROMPT, (1, 2, 3), (30, 31)]
+    alone = [decode(runtime, prompt, 3, 20).tokens for prompt in prompts]
+    runs = [start(runtime, prompt, session=n) for n, prompt in enumerate(prompts)]
+    errors: list[BaseException] = []
+    lock = threading.Lock()
+
+    def work(n: int) -> None:
+        try:
+            while len(runs[n].tokens) < 20:
+                with lock:
+                    span(runtime, runs[n], 3, session=n)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert [run.tokens[:20] for run in runs] == alone
+
+
+def test_after_close_nothing_runs_and_closing_again_is_fine(runtime: TorchRuntime) -> None:
+    start(runtime, PROMPT)
+    runtime.close()
+    runtime.close()
+    runtime.drop_session(0)
+    for call in (
+        lambda: forward(runtime, 0, 6, [1]),
+        lambda: draft(runtime, 0, 1, 1),
+        lambda: settle(runtime, 0, 6, 0, 6),
+        lambda: runtime.open_session(1, Sampling(), True),
+        lambda: runtime.view(0),
+    ):
+        with pytest.raises(NotStarted, match="closed"):
+            call()
+
+
+def test_arguments_of_the_runtime_are_validated() -> None:
+    model = tiny_model("llama")
+    head = tiny_head(model)
+    for options, words in [
+        ({"context_length": CONTEXT + 1}, "context_length must be an integer from 1 to 96"),
+        ({"context_length": 0}, "context_length"),
+        ({"draft_context_length": "x"}, "draft_context_length"),
+        ({"draft_depth": 17}, "draft_depth must be an integer from 1 to 16"),
+    ]:
+        with pytest.raises(ConfigError, match=words):
+            TorchRuntime(model, head=head, **options)  # pyright: ignore[reportArgumentType]
