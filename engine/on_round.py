@@ -136,6 +136,7 @@ def on_verified(state: SessionState, event: SpanVerified, to: Phase) -> SessionS
             verified=stats.verified + rows - 1,
             matched=stats.matched + event.matched,
             verified_per_depth=one_more_per_depth(stats.verified_per_depth, rows - 1),
+            accepted_per_depth=stats.accepted_per_depth + (0,) * (rows - 1 - len(stats.accepted_per_depth)),
             verify_ns=stats.verify_ns + event.cost_ns,
         ),
     )

@@ -101,6 +101,9 @@ def _refusal(state: SessionState, remaining: int) -> str | None:
         return "no_draft_source"
     if state.drafting_off:
         return "draft_failed"
+    give_up_after = state.policy.give_up_after
+    if give_up_after is not None and not state.stats.accepted and state.stats.spans >= give_up_after:
+        return "never_accepted"
     if state.runtime.rollback == "none":
         return "no_rollback"
     for processor in state.turn.sampling.processors:
@@ -178,4 +181,6 @@ def new_turn(number: int, start: int, limits: Limits, stops: Stops, sampling: Sa
 
 
 #: Words that name a speculative round in SpanRefused, for people and documentation.
-RefusalReason: TypeAlias = Literal["policy", "no_draft_source", "draft_failed", "no_rollback", "not_started", "budget", "draft_context"]
+RefusalReason: TypeAlias = Literal[
+    "policy", "no_draft_source", "draft_failed", "never_accepted", "no_rollback", "not_started", "budget", "draft_context"
+]

@@ -7,12 +7,13 @@ canonical, or dropped, and never anything between.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Final, Self, Unpack
 
 import attrs
 
@@ -32,6 +33,11 @@ if TYPE_CHECKING:
     from .decoder import Decoder, TurnOptions
 
 __all__ = ["Result", "Session", "TokenStream"]
+
+#: Spans after which a session that has not accepted one drafted token says so.
+ACCEPTANCE_FLOOR_SPANS: Final = 50
+
+log = logging.getLogger("spanfold.engine")
 
 #: Check every state against the invariants after each call (slow; for tests and for hunting a fault).
 _CHECK = os.environ.get("SPANFOLD_CHECK") == "1"
@@ -72,6 +78,7 @@ class Session:
         self._ctx = live.context(extras)
         self._lock = threading.Lock()
         self._close_requested = False
+        self._warned = False
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -231,6 +238,7 @@ class Session:
                 return (), self._recorder_error()
             error = self._deliver(tokens)
             error = self._take_error(error)
+            self._mind_the_floor()
             if error is None and live.state.phase == "ready":
                 due = finish_due(live.state)
                 if due is not None:
@@ -280,6 +288,18 @@ class Session:
                     close_live(self._live, Finish("closed"))
             finally:
                 self._lock.release()
+
+    def _mind_the_floor(self) -> None:
+        stats = self._live.state.stats
+        if stats.spans >= ACCEPTANCE_FLOOR_SPANS and not stats.accepted and not self._warned:
+            self._warned = True
+            log.warning(
+                "session %d: none of %d drafted tokens was accepted in %d spans. The output is right, the speculation is lost time: "
+                "likely the head does not belong to this target, was loaded under a wrong contract, or was quantised to nothing",
+                self.id,
+                stats.verified,
+                stats.spans,
+            )
 
     def _deliver(self, tokens: tuple[int, ...]) -> BaseException | None:
         if self._on_token is not None:

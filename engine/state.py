@@ -68,7 +68,7 @@ class DecodeStats:
         saved_forwards: sum over spans of ``max(c - 1, 0)``.
         replay_forwards, replayed_rows: what trims cost in recomputation (0 where a trim is a crop).
         retired, trims: settled spans by kind; a trim of a failure, a cancel or a rewind counts as a trim too.
-        accepted_per_depth, verified_per_depth: entry ``i`` counts drafts at depth ``i + 1``.
+        accepted_per_depth, verified_per_depth: entry ``i`` counts drafts at depth ``i + 1``; both have the same length.
         prefill_ns, verify_ns, serial_ns, draft_ns, settle_ns: recorded costs by phase; no part of equality.
     """
 

@@ -263,12 +263,15 @@ class Policy:
         min_draft: an offer shorter than this is not worth a span; the round goes serially. Clipping to a limit does not
             count as short.
         prefill_chunk: most rows of one prefill forward.
+        give_up_after: after so many spans of a session without one accepted token drafting stops (``SpanRefused``
+            ``never_accepted``); None: it goes on, with one warning in the log.
     """
 
     kind: Literal["fixed"] = field(default="fixed", validator=one_of("fixed"))  # pyright: ignore[reportAssignmentType]
     width: int = field(default=3, validator=integer(0, 1024))
     min_draft: int = field(default=1, validator=integer(1))
     prefill_chunk: int = field(default=512, validator=integer(1))
+    give_up_after: int | None = field(default=None, validator=integer(1, optional=True))
 
     def __attrs_post_init__(self) -> None:
         if self.width and self.min_draft > self.width:

@@ -42,7 +42,7 @@ class Account:
     def totals(self):
         """The figures that the engine's statistics must equal."""
         count = self.count
-        depths = max(self.verified_per_depth, default=0), max(self.accepted_per_depth, default=0)
+        depths = range(1, max(self.verified_per_depth, default=0) + 1)  # the same depths for both, accepted or not
         return {
             **{name: count[name] for name in NAMES},
             "forwards": count["prefills"] + count["serial_steps"] + count["spans"],
@@ -51,8 +51,8 @@ class Account:
             "acceptance_rate": count["accepted"] / count["verified"] if count["verified"] else None,
             "acceptance_length": count["span_tokens"] / count["spans"] if count["spans"] else None,
             "saved_net": count["saved_forwards"] - count["replay_forwards"],
-            "verified_per_depth": tuple(self.verified_per_depth[at] for at in range(1, depths[0] + 1)),
-            "accepted_per_depth": tuple(self.accepted_per_depth[at] for at in range(1, depths[1] + 1)),
+            "verified_per_depth": tuple(self.verified_per_depth[at] for at in depths),
+            "accepted_per_depth": tuple(self.accepted_per_depth[at] for at in depths),
         }
 
 
