@@ -101,7 +101,10 @@ class Live:
                 while True:
                     request = script.send(answer)
                     handler = answers.get(type(request))
-                    answer = handler(request) if handler is not None else self._record(request)  # pyright: ignore[reportArgumentType]
+                    if handler is not None:
+                        answer = handler(request)
+                        continue  # whatever came of the call, the script must hear of it before it may be left
+                    answer = self._record(request)  # pyright: ignore[reportArgumentType]
                     if self.interrupt is not None and self.state.boundary:
                         script.close()
                         return
