@@ -135,13 +135,14 @@ class Live:
 
     def _record(self, event: Event) -> SessionState:
         state = reduce(self.state, event)
+        at_ns = self._clock() + self._epoch if self._watched else 0  # before anything changes: a signal can come here too
         seq = self.seq
         self.state, self.seq = state, seq + 1
         self._unrecorded = False
         if type(event) is RuntimeFailed and self.failure is None:
             self.failure = event
         if self._watched:  # nobody who would look at the envelope: no envelope
-            self._tell(Record(seq=seq, session=self.log_session, at_ns=self._clock() + self._epoch, event=event))
+            self._tell(Record(seq=seq, session=self.log_session, at_ns=at_ns, event=event))
         return state
 
     def _tell(self, record: Record) -> None:

@@ -74,6 +74,7 @@ class _Redrive:
         self._out: list[Record] = []
         self._polled = 0
         self._fed_to = 0
+        self._dropping = False
         self._answers: dict[type, Callable[[Any], Any]] = {
             Forward: self._forward,
             Settle: self._settle,
@@ -89,7 +90,7 @@ class _Redrive:
 
     def run(self) -> list[Record]:
         while self._at < len(self._log):
-            began, self._fed_to = self._at, 0
+            began, self._fed_to, self._dropping = self._at, 0, False
             script = self._script()
             try:
                 self._drive(script)
@@ -121,6 +122,7 @@ class _Redrive:
             again = Extended(tokens=(), limits=turn.limits, stops=turn.stops, sampling=turn.sampling, turn=turn.number + 1)
             return extend_session(again, state, _ANY)
         if isinstance(ahead, SessionDropped) or (isinstance(ahead, RuntimeFailed) and ahead.call == "drop"):
+            self._dropping = True
             return drop_session(state, self._drop_reason())
         if not state.boundary or state.phase == "finished":
             self._diverged("nothing that this phase allows")
@@ -157,7 +159,7 @@ class _Redrive:
             raise _Elsewhere
         event = self._log[self._at].event
         resumed = isinstance(event, SessionResumed) and not isinstance(request, SessionResumed)
-        if resumed or self._interrupted():
+        if resumed or (not self._dropping and self._interrupted()):
             raise _Elsewhere
         return event
 

@@ -11,12 +11,14 @@ from spanfold.engine import (
     DecodeFailed,
     DraftOffered,
     Extras,
+    Policy,
     Processor,
     RecorderFailed,
     SerialDecoded,
     SpanRefused,
     SpanVerified,
     fold,
+    redrive,
 )
 from spanfold.engine.rules import Serial, plan
 from spanfold.engine.sharing import share_of
@@ -319,3 +321,47 @@ def test_a_span_that_was_not_started_costs_a_serial_step_and_its_draft_is_judged
     assert session.state.canonical[3:] == serial_tokens(12)
     assert len(bench.of(DraftOffered)) < len(bench.of(SpanVerified)) + 1  # the rest of the restored draft was verified
     bench.audit(session)
+
+
+@pytest.mark.parametrize("policy", [0, 3])
+@pytest.mark.parametrize("chunk", [1, 512])
+def test_an_interrupt_at_any_moment_between_two_calls_leaves_a_canonical_or_dropped_session(policy, chunk):
+    """A signal can come anywhere; the clock is read between any two things that the engine does, so it stands for one."""
+    for moment in range(200):
+        ticks = iter(range(10**6))
+
+        def clock(ticks=ticks, moment=moment):
+            tick = next(ticks)
+            if tick == moment:
+                raise KeyboardInterrupt
+            return tick
+
+        bench = Bench(policy=Policy(width=policy, prefill_chunk=chunk), decoder={"clock": clock})
+        try:
+            session = bench.decoder.open(PROMPT, max_tokens=6)
+        except KeyboardInterrupt:
+            assert bench.all_released(), f"moment {moment}"
+            continue
+        interrupted = False
+        try:
+            list(session)
+        except KeyboardInterrupt:
+            interrupted = True
+            bench.audit(session)
+        if session.state.phase != "dropped":
+            list(session)
+            assert session.state.canonical[3:] == serial_tokens(6)
+        else:
+            assert interrupted and session.state.canonical[3:] == serial_tokens(6)[: len(session.state.canonical) - 3]
+        try:
+            session.close()
+        except KeyboardInterrupt:
+            interrupted = True
+            session.close()
+        assert bench.all_released(), f"moment {moment}"
+        bench.audit_logs()
+        for log in bench.logs.values():
+            assert redrive(log) == log
+        if not interrupted:
+            break
+    assert moment > 20 and not interrupted
