@@ -199,3 +199,10 @@ def test_doctests_of_the_engine_pass(tmp_path: Path):
     ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_version_is_the_same_everywhere():
+    import spanfold.engine
+
+    assert spanfold.engine.__version__ == PROJECT["project"]["version"] == importlib.metadata.version("spanfold")
+    assert f"## {spanfold.engine.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")

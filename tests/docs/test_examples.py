@@ -1,0 +1,86 @@
+"""What the documentation shows is run, and what it says is printed is printed."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [*sorted((ROOT / "docs").rglob("*.md")), *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"))]
+#: A python block, and the text block that directly follows it, if one does.
+BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.DOTALL | re.MULTILINE)
+
+
+def shown(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def examples(path: Path) -> list[tuple[str, str | None]]:
+    return [(match[1], match[2]) for match in BLOCK.finditer(path.read_text(encoding="utf-8"))]
+
+
+def run(path: Path) -> list[tuple[str, str | None]]:
+    """What each block printed, and what the page says it prints."""
+    space: dict[str, Any] = {"__name__": "example"}
+    printed: list[tuple[str, str | None]] = []
+    for number, (code, expected) in enumerate(examples(path), 1):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            exec(compile(code, f"{shown(path)}, example {number}", "exec"), space)
+        printed.append((out.getvalue(), expected))
+    return printed
+
+
+@pytest.mark.parametrize("path", [path for path in PAGES if examples(path) and path.name != "README.md"], ids=shown)
+def test_the_examples_run_and_print_what_the_page_says(path: Path):
+    for out, expected in run(path):
+        assert out == (expected or "")
+
+
+def test_the_lines_of_the_readme_run_on_the_demo_model():
+    pytest.importorskip("torch", reason="the README's example needs the extra [torch]")
+    from spanfold.backends.models import assemble
+    from spanfold.engine.errors import ConfigError
+
+    try:
+        assemble()
+    except ConfigError as error:
+        if "could not download" in str(error):
+            pytest.skip(f"the demo model is not here: {error}")
+        raise
+    (code, _) = examples(ROOT / "README.md")[0]
+    assert 12 <= len(code.strip().splitlines()) <= 18
+    [(out, _)] = run(ROOT / "README.md")
+    first, second, third = out.splitlines()
+    assert first.strip() and second.startswith("32 tokens, ") and "% of the drafts accepted" in second
+    assert len(third.split()) == 8
+
+
+def test_the_generated_parts_are_current():
+    done = subprocess.run([sys.executable, str(ROOT / "tools" / "refresh_docs.py"), "--check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("path", PAGES, ids=shown)
+def test_links_inside_the_documentation_lead_somewhere(path: Path):
+    for target in re.findall(r"\]\(([^)#\s]+)", path.read_text(encoding="utf-8")):
+        assert (path.parent / target).exists(), f"{shown(path)} links to {target}"
+
+
+def test_every_page_is_reached_from_the_index():
+    text = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    linked = {(ROOT / "docs" / target).resolve() for target in re.findall(r"\]\(([^)#\s]+)", text)}
+    assert {path for path in PAGES if path.is_relative_to(ROOT / "docs") and path.name != "index.md"} <= linked
+
+
+def test_the_makefile_knows_what_the_readme_names():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"^make (\w[\w-]*)", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
