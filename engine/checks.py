@@ -8,7 +8,17 @@ from .events import DISCARD_REASONS, DiscardReason
 from .positions import row_index
 from .state import DecodeStats, SessionState, evolve_stats
 
-__all__ = ["Refused", "broken_off", "check_choosable", "check_vocabulary", "discard", "expect", "one_more_per_depth", "refuse"]
+__all__ = [
+    "Refused",
+    "broken_off",
+    "check_choosable",
+    "check_running",
+    "check_vocabulary",
+    "discard",
+    "expect",
+    "one_more_per_depth",
+    "refuse",
+]
 
 
 class Refused(Exception):
@@ -24,6 +34,12 @@ def expect(name: str, got: object, wanted: object) -> None:
     """Refuse the event unless a redundant field says what the state says."""
     if got != wanted:
         raise Refused(f"{name} is {got!r}, the state says {wanted!r}")
+
+
+def check_running(state: SessionState) -> None:
+    """Refuse an event that goes on with a turn which a stop, a limit or a cancel has ended."""
+    if state.cut not in ("none", "stop_when_error"):
+        refuse(f"the turn was ended by {state.cut}")
 
 
 def check_vocabulary(state: SessionState, tokens: tuple[int, ...], what: str) -> None:

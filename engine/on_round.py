@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .checks import broken_off, check_choosable, check_vocabulary, discard, expect, one_more_per_depth, refuse
+from .checks import broken_off, check_choosable, check_running, check_vocabulary, discard, expect, one_more_per_depth, refuse
 from .events import (
     CheckpointRetired,
     Committed,
@@ -26,6 +26,7 @@ def on_prefilled(state: SessionState, event: Prefilled, to: Phase) -> SessionSta
     length = len(state.canonical)
     if state.primed:
         refuse("the turn is prefilled already")
+    check_running(state)
     expect("start", event.start, state.position)
     expect("reused", event.reused, state.position)
     expect("position", event.position, length)
@@ -47,6 +48,7 @@ def on_offered(state: SessionState, event: DraftOffered, to: Phase) -> SessionSt
     """Offered tokens count as drafted and pending from here on."""
     if not state.primed or state.draft is None or state.drafting_off:
         refuse("no draft can be used here")
+    check_running(state)
     expect("pending", state.stats.pending, 0)
     expect("at", event.at, len(state.canonical))
     expect("origin", event.origin, state.draft.origin)
@@ -112,6 +114,7 @@ def on_verified(state: SessionState, event: SpanVerified, to: Phase) -> SessionS
     draft = state.pending
     if not draft or state.surplus or not state.primed:
         refuse("no draft is ready for a span")
+    check_running(state)
     rows = len(draft) + 1
     expect("base", event.base, state.position)
     expect("rows", event.rows, rows)
@@ -146,6 +149,7 @@ def on_serial(state: SessionState, event: SerialDecoded, to: Phase) -> SessionSt
     """One canonical row; a pending draft is judged by it."""
     if not state.primed:
         refuse("the turn is not prefilled")
+    check_running(state)
     expect("base", event.base, state.position)
     expect("observed", event.observed, state.position + 1)
     if state.remaining < 1:

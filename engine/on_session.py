@@ -124,11 +124,15 @@ def on_finished(state: SessionState, event: SessionFinished, to: Phase) -> Sessi
         due = finish_due(state)
         expect("reason", event.reason, due.reason if due else None)
         expect("limit", event.limit, due.limit if due else None)
+    elif event.reason == "cancelled":
+        due = finish_due(state)
+        expect("reason", event.reason, due.reason if due else "cancelled")
     return evolve_state(state, phase=to, finish=event)
 
 
 def on_dropped(state: SessionState, event: SessionDropped, to: Phase) -> SessionState:
     """The runtime holds nothing any more; tokens and account stay."""
+    expect("pending", state.stats.pending, 0)
     broken = state.phase in ("prefilled", "serial", "verified", "failing")
     return evolve_state(
         state,
