@@ -1,0 +1,151 @@
+"""The reducer accepts what happened and refuses what could not have: judged by the law checker, which shares nothing with it."""
+
+import attrs
+import corpus
+import laws
+import pytest
+from corpus import renumbered, variants
+
+from spanfold.engine import EVENT_TYPES, NEW, IllegalEvent, Record, fold, redrive, reduce, state_violations
+from spanfold.engine.transitions import TRANSITIONS
+
+LOGS = corpus.logs()
+
+
+def test_the_corpus_holds_every_type_of_event():
+    seen = {type(record.event) for log in LOGS.values() for record in log}
+    assert seen == set(EVENT_TYPES)
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_what_happened_is_accepted_and_lawful(name):
+    log = LOGS[name]
+    state = fold(log)
+    assert laws.violations(log) == []
+    assert laws.account_differences(log, state.stats) == []
+    assert redrive(log) == log
+    state = NEW
+    for record in log:
+        state = reduce(state, record.event)
+        assert state_violations(state) == ()
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_whatever_the_reducer_accepts_keeps_the_laws(name):
+    """Every almost-right variant of the next event, and every event of a pool, at every point of the log."""
+    log, state, events = LOGS[name], NEW, []
+    for record in log:
+        for other in (*variants(record.event), *POOL):
+            try:
+                after = reduce(state, other)
+            except IllegalEvent:
+                continue
+            found = laws.violations(renumbered([*events, other]))
+            assert not found, f"accepted after {len(events)} events: {other}\n" + "\n".join(map(str, found))
+            if after.boundary:
+                assert state_violations(after) == (), other
+        before = state
+        state = reduce(state, record.event)
+        events.append(record.event)
+        assert before == fold(renumbered(events[:-1])), "an event changed the state before it"
+
+
+POOL = list({repr(event): event for log in ("plain", "turns", "stop error", "cancel 4") for event in (r.event for r in LOGS[log])}.values())
+
+#: Fields that repeat what the state knows already: a change of one of them is refused at once.
+REDUNDANT = {
+    "Prefilled": ("start", "position", "reused", "chunks"),
+    "DraftOffered": ("at", "origin"),
+    "DraftTaken": ("tokens", "offered"),
+    "DraftRestored": ("count",),
+    "SpanVerified": ("base", "rows", "matched", "observed"),
+    "SerialDecoded": ("base", "observed", "verdict"),
+    "Committed": ("tokens", "accepted", "source", "position"),
+    "Trimmed": ("to", "observed", "cause"),
+    "CheckpointRetired": ("base", "rows", "observed"),
+    "Rewound": ("count", "length"),
+    "Extended": ("turn",),
+    "SessionFinished": ("turn",),
+}
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_a_change_of_a_redundant_field_is_refused_at_once_and_names_it(name):
+    state = NEW
+    for record in LOGS[name]:
+        event = record.event
+        for other in variants(event):
+            changed = [
+                field.name for field in attrs.fields(type(event)) if field.eq and getattr(event, field.name) != getattr(other, field.name)
+            ]
+            if changed[0] in REDUNDANT.get(type(event).__name__, ()) and not (
+                changed == ["tokens"] and event.__class__.__name__ == "DraftTaken"
+            ):
+                if type(event).__name__ == "Committed" and event.cut_by == "cancelled":
+                    continue  # how much a cancel cut is an input
+                with pytest.raises(IllegalEvent) as caught:
+                    reduce(state, other)
+                assert caught.value.phase == state.phase and caught.value.event.startswith(type(event).__name__)
+        state = reduce(state, event)
+
+
+@pytest.mark.parametrize("name", ["plain", "accepted", "rejected", "surplus", "invalid", "turns", "stop error", "forward 1 crash"])
+def test_a_record_left_out_doubled_or_swapped_is_noticed(name):
+    """By the fold where it breaks the order, else by the redrive, which decides everything again."""
+    events = [record.event for record in LOGS[name]]
+
+    def noticed(changed):
+        try:
+            fold(renumbered(changed))
+            return redrive(renumbered(changed)) != renumbered(changed)
+        except Exception:
+            return True
+
+    for at in range(len(events) - 1):
+        without = events[:at] + events[at + 1 :]
+        # A session may be dropped without a finish: that is what an interrupt leaves.
+        assert type(events[at]).__name__ == "SessionFinished" or noticed(without), f"event {at} left out: {events[at]}"
+        doubled = [*events[: at + 1], *events[at:]]
+        assert noticed(doubled), f"event {at} doubled: {events[at]}"
+        swapped = [*events[:at], events[at + 1], events[at], *events[at + 2 :]]
+        assert noticed(swapped), f"events {at} and {at + 1} swapped: {events[at]}, {events[at + 1]}"
+
+
+def test_an_illegal_event_raises_with_phase_event_and_problem_and_changes_nothing():
+    log = LOGS["plain"]
+    state = fold(log[:3])
+    copy = fold(log[:3])
+    with pytest.raises(IllegalEvent, match=r"^SessionOpened is not allowed in phase 'ready': this phase allows .*Extended") as caught:
+        reduce(state, log[0].event)
+    assert (caught.value.phase, caught.value.event) == ("ready", "SessionOpened")
+    assert state == copy
+
+
+def test_nothing_follows_a_drop_but_a_resume():
+    assert set(TRANSITIONS["dropped"]) == {"SessionResumed", "SessionResumed (finished)"}
+    state = fold(LOGS["plain"])
+    for log in LOGS.values():
+        for record in log:
+            if type(record.event).__name__ != "SessionResumed":
+                with pytest.raises(IllegalEvent):
+                    reduce(state, record.event)
+
+
+def test_the_numbering_of_records_is_gapless_and_of_one_session():
+    log = LOGS["plain"]
+    with pytest.raises(IllegalEvent, match="record 2 follows record 0"):
+        fold([log[0], log[2]])
+    with pytest.raises(IllegalEvent, match="record of session 1 among those of 0"):
+        fold([log[0], Record(seq=1, session=1, event=log[1].event)])
+    assert fold(log[3:], fold(log[:3])) == fold(log)
+
+
+def test_an_event_of_an_older_state_leaves_that_state_as_it_was():
+    """Two branches from one state share its tokens and do not see each other's."""
+    log = LOGS["accepted"]
+    at = next(at for at, record in enumerate(log) if type(record.event).__name__ == "SpanVerified") + 1
+    before = fold(log[:at])
+    tokens = before.canonical[:]
+    one, two = reduce(before, log[at].event), reduce(before, log[at].event)
+    assert one == two and one.canonical[:] == two.canonical[:] == (*tokens, *log[at].event.tokens)
+    assert before.canonical[:] == tokens

@@ -1,0 +1,175 @@
+"""Logs of every kind of session, and events made from them that are almost right."""
+
+import attrs
+from harness import Bench
+
+from spanfold.backends.scripted import Fault, adversarial, invalid, list_target, noisy, oracle, short, surplus
+from spanfold.engine import DecodeFailed, Policy, Record
+
+PROMPT = (1, 2, 3)
+
+
+class Boom(Exception):
+    pass
+
+
+def drain(session):
+    """Step until the turn is finished, whatever fails on the way."""
+    while not session.finished:
+        try:
+            session.step()
+        except (DecodeFailed, Boom):
+            pass
+
+
+def _raises_at(index):
+    raised = []
+
+    def stop_when(token, at):
+        if at == index and not raised:
+            raised.append(at)
+            raise Boom
+        return False
+
+    return stop_when
+
+
+def _log(bench, prompt=PROMPT, script=(), **turn):
+    turn.setdefault("max_tokens", 9)
+    try:
+        session = bench.decoder.open(prompt, **turn)
+    except DecodeFailed:
+        return bench.logs[0]
+    drain(session)
+    for name, *arguments in script:
+        if session.state.phase == "dropped":
+            break
+        options = arguments.pop() if arguments and isinstance(arguments[-1], dict) else {}
+        getattr(session, name)(*arguments, **options)
+        drain(session)
+    session.close()
+    return bench.logs[session.id]
+
+
+def _resumed(cut):
+    first = Bench()
+    log = _log(first)[:cut]
+    again = Bench()
+    again.logs[0] = list(log)
+    session = again.decoder.resume(log)
+    drain(session)
+    session.close()
+    return again.logs[0]
+
+
+def _polls(count):
+    left = iter(range(count))
+    return lambda: next(left, None) is None
+
+
+def logs():
+    """Name -> records. Together they hold every type of event, in every place where the engine writes it."""
+    truth = list_target((5, 6, 7, 8, 9, 10, 11, 12), prompt=1, vocabulary=16)
+    made = {
+        "plain": _log(Bench()),
+        "accepted": _log(Bench(truth, drafts=oracle()), (0,)),
+        "rejected": _log(Bench(drafts=adversarial(), rollback="checkpoint")),
+        "serial": _log(Bench(rollback="none")),
+        "chunks": _log(Bench(policy=Policy(width=2, prefill_chunk=2)), (1, 2, 3, 4, 5)),
+        "short": _log(Bench(policy=Policy(width=3, min_draft=2), drafts=short(1))),
+        "surplus": _log(Bench(drafts=surplus(2, noisy(3, 0.9)))),
+        "invalid": _log(Bench(drafts=invalid(99, depth=1))),
+        "context": _log(Bench(context_length=9), max_tokens=None),
+        "window": _log(Bench(draft_context=6)),
+        "nothing": _log(Bench(), max_tokens=0),
+        "stop draft": _log(Bench(truth, drafts=oracle()), (0,), stop_tokens=[7]),
+        "stop bonus": _log(Bench(truth, drafts=oracle()), (0,), stop_tokens=[9]),
+        "stop first": _log(Bench(truth, drafts=oracle()), (0,), stop_tokens=[5]),
+        "stop masked": _log(Bench(truth, drafts=oracle()), (0,), stop_tokens=[6, 9], min_tokens=3),
+        "stop when": _log(Bench(truth, drafts=oracle()), (0,), stop_when=lambda token, index: index == 2),
+        "stop error": _log(Bench(truth, drafts=oracle()), (0,), stop_when=_raises_at(2)),
+        "stop error serial": _log(Bench(policy=0), stop_when=_raises_at(2)),
+        "turns": _log(
+            Bench(), script=[("extend", (4, 4), {"max_tokens": 5}), ("rewind", 3), ("rewind", 9), ("extend", (), {"max_tokens": 3})]
+        ),
+        "turns checkpoint": _log(Bench(rollback="checkpoint"), script=[("rewind", 4), ("extend", (4,), {"max_tokens": 5})]),
+        "rewound to one": _log(Bench(), script=[("rewind", 11)]),
+    }
+    for polls in (0, 1, 2, 3, 4, 5, 6, 9):
+        made[f"cancel {polls}"] = _log(Bench(truth, drafts=noisy(1, 0.9)), (0,), cancel=_polls(polls))
+        made[f"cancel chunks {polls}"] = _log(
+            Bench(policy=Policy(width=2, prefill_chunk=2), rollback="checkpoint" if polls % 2 else "crop"), (1,) * 7, cancel=_polls(polls)
+        )
+    for call in ("open", "forward", "settle", "draft"):
+        for at in (0, 1, 2):
+            for started in (False, True):
+                bench = Bench(faults=[Fault(call=call, at=at, started=started, done=None)], drafts=noisy(5, 0.6))
+                made[f"{call} {at} {'crash' if started else 'refusal'}"] = _log(bench)
+    for wrong in ("short", "position", "vocabulary", "lost_row"):
+        made[f"forward {wrong}"] = _log(Bench(faults=[Fault(call="forward", at=1, wrong=wrong)]))
+    for wrong in ("position", "trim_noop"):
+        made[f"settle {wrong}"] = _log(Bench(faults=[Fault(call="settle", wrong=wrong)], drafts=adversarial()))
+    made["twice"] = _log(Bench(faults=[Fault(call="forward", at=1, started=True), Fault(call="settle", started=True)]))
+    made["refused twice"] = _log(Bench(faults=[Fault(call="forward", at=1, times=2)], drafts=oracle()))
+    made["drop"] = _log(Bench(faults=[Fault(call="drop", started=True)]))
+    made["configure"] = _configure_fails()
+    for cut in (1, 2, 3, 4, 5, 6, 7, 8, 9, 12):
+        made[f"resumed {cut}"] = _resumed(cut)
+    return made
+
+
+def _configure_fails():
+    bench = Bench(faults=[Fault(call="configure"), Fault(call="configure", at=1, started=True)])
+    session = bench.decoder.open(PROMPT, max_tokens=5)
+    drain(session)
+    for _ in range(2):
+        try:
+            session.extend((4,), max_tokens=3)
+        except DecodeFailed:
+            pass
+    session.close()
+    return bench.logs[0]
+
+
+def renumbered(events, session=0):
+    """Records of these events, numbered as they stand."""
+    return [Record(seq=at, session=session, event=event) for at, event in enumerate(events)]
+
+
+_WORDS = {
+    "cut_by": ("none", "stop_token", "stop_text", "stop_when", "stop_when_error", "length", "cancelled"),
+    "source": ("prefill", "serial", "span"),
+    "verdict": ("none", "accepted", "rejected"),
+    "cause": ("span", "failure", "rewind", "cancel"),
+    "origin": ("mtp", "prompt_lookup"),
+    "call": ("open", "prefill", "serial", "span", "settle", "reset", "drop", "configure"),
+    "reason": ("stop_token", "stop_when", "length", "cancelled", "closed", "not_started", "rejected_tail", "stopped", "clipped"),
+    "limit": ("max_tokens", "context"),
+}
+
+
+def variants(event):
+    """The event with one field changed, in every small way that its own validators allow."""
+    for attribute in attrs.fields(type(event)):
+        value = getattr(event, attribute.name)
+        if not attribute.eq:
+            continue
+        if isinstance(value, bool):
+            changes = [not value]
+        elif isinstance(value, int):
+            changes = [value - 1, value + 1, value + 2, 0, 1]
+        elif isinstance(value, tuple):
+            changes = [value[:-1], value[1:], (*value, 0), (*value, 3), (*value, 98)]
+            changes += [(*value[:at], other, *value[at + 1 :]) for at in range(len(value)) for other in (0, 7, 98)]
+        elif isinstance(value, str) or value is None:
+            changes = [word for word in _WORDS.get(attribute.name, ()) if word != value]
+            if attribute.name in ("limit", "observed"):
+                changes += [None, 0, 3]
+        else:
+            continue
+        for change in changes:
+            if change != value:
+                try:
+                    yield attrs.evolve(event, **{attribute.name.rstrip("_") if attribute.name == "from_" else attribute.name: change})
+                except (ValueError, TypeError):
+                    continue
