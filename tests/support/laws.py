@@ -59,6 +59,7 @@ class Account:
 NAMES = (
     *("prompt_tokens", "tokens", "prefills", "serial_steps", "spans", "drafted", "verified", "matched", "accepted"),
     *("accepted_serial", "rejected", "saved_forwards", "replay_forwards", "replayed_rows", "retired", "trims"),
+    *("prefill_ns", "verify_ns", "serial_ns", "draft_ns", "settle_ns"),
 )
 
 
@@ -131,6 +132,15 @@ class Checker:
 
     # -- one record
 
+    COSTS = {
+        "Prefilled": "prefill_ns",
+        "SpanVerified": "verify_ns",
+        "SerialDecoded": "serial_ns",
+        "DraftOffered": "draft_ns",
+        "Trimmed": "settle_ns",
+        "CheckpointRetired": "settle_ns",
+    }
+
     def read(self, record):
         self.require("numbering", record.seq == self.seq + 1, f"record {record.seq} follows {self.seq}")
         self.seq = record.seq
@@ -149,6 +159,8 @@ class Checker:
             self.broken("law 3", f"{name} after the turn was ended by {self.cut}")
         if self.finished and name not in ("Extended", "Rewound", "Trimmed", "SessionDropped", "SessionResumed", "RuntimeFailed"):
             self.broken("law 3", f"{name} after SessionFinished")
+        if name in self.COSTS:
+            self.account.count[self.COSTS[name]] += event.cost_ns
         getattr(self, "on_" + name)(event)
         count = self.account.count
         if name in ("DraftOffered", "DraftDiscarded", "DraftTaken", "DraftRestored", "SerialDecoded"):
