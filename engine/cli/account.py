@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any
 
-from attrs import field, frozen
+from attrs import frozen
 
 from ..session import Result
 from ..state import DecodeStats
@@ -41,11 +41,14 @@ class Comparison:
     """The same prompt with and without speculation, after a warm-up of both, in the order with, without, without, with.
 
     Attributes:
-        with_runs, without_runs: two runs each; all runs of one kind have the same tokens or the comparison is void.
+        with_runs, without_runs: two runs each; all runs have the same tokens or the comparison is void.
+        margin: how far apart the target's two best tokens are at the first difference, decoded without speculation; None where
+            there is no difference, or the runtime does not say. A difference with a margin near 0 is rounding, another is a fault.
     """
 
-    with_runs: tuple[Run, ...] = field()
-    without_runs: tuple[Run, ...] = field()
+    with_runs: tuple[Run, ...]
+    without_runs: tuple[Run, ...]
+    margin: float | None = None
 
     @property
     def first_difference(self) -> int | None:
@@ -186,7 +189,8 @@ def _compared(comparison: Comparison) -> str:
     if not comparison.identical:
         where = comparison.first_difference
         place = f"first difference at output token {where}" if where is not None else "they finished for different reasons"
-        return f"compared: tokens DIFFER, {place}; no speed-up is stated for different outputs"
+        margin = "" if comparison.margin is None else f", where the two best tokens are {comparison.margin:.3g} apart"
+        return f"compared: tokens DIFFER, {place}{margin}; no speed-up is stated for different outputs"
     speeds = f"{speculative:.1f} tokens/s with speculation, {serial:.1f} without" if serial and speculative else "no tokens"
     return f"compared: tokens identical, {speeds}" + (f", speed-up {comparison.speedup:.2f}x" if comparison.speedup else "")
 

@@ -12,10 +12,13 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
+from attrs import evolve
+
 from ..decoder import Decoder, Result
 from ..errors import ConfigError, DecodeFailed, RecorderFailed
-from ..events import Record
+from ..events import Prefilled, Record, SerialDecoded
 from ..registry import Opened, OpenOptions, backend
+from ..runtime import NO_EXTRAS, Extras
 from ..text import TextStream
 from ..trace import TraceWriter
 from ..values import Policy
@@ -127,6 +130,7 @@ class _Generation:
         recorder: TraceWriter | None = None,
         show: Callable[[str], None] | None = None,
         max_tokens: int | None = None,
+        extras: Extras = NO_EXTRAS,
     ) -> Run:
         """One generation. Its time is that spent inside the engine, not that of writing text."""
         decoder = Decoder(
@@ -135,6 +139,7 @@ class _Generation:
             source=self._source if speculating else "none",
             observers=observers,
             recorder=recorder,
+            extras=extras,
         )
         text, parts = TextStream(self._opened.text), list[str]()
         self._elapsed = 0
@@ -183,7 +188,24 @@ class _Generation:
             if self._cancel.is_set():
                 return None
         self._terminal.clear_status()
-        return Comparison(with_runs=tuple(runs[True]), without_runs=tuple(runs[False]))
+        comparison = Comparison(with_runs=tuple(runs[True]), without_runs=tuple(runs[False]))
+        if comparison.first_difference is None:
+            return comparison
+        return evolve(comparison, margin=self._margin_at(comparison.first_difference))
+
+    def _margin_at(self, index: int) -> float | None:
+        """How far apart the two best tokens are for one index of the output, decoded without speculation."""
+        margins: list[float | None] = []
+
+        def observe(record: Record) -> None:
+            if isinstance(record.event, (Prefilled, SerialDecoded)):
+                margins.append(record.event.margin)
+
+        try:
+            self._decode(speculating=False, observers=[observe], max_tokens=index + 1, extras=Extras(margins=True))
+        except DecodeFailed:
+            return None  # the runtime cannot tell margins
+        return margins[index] if len(margins) > index else None
 
 
 @contextmanager

@@ -222,7 +222,7 @@ class Fickle(RecitingTarget):
         return 33 if state == 10 and Fickle.sessions >= 4 else super().choose(state, masked)
 
 
-def test_case_1_12_a_comparison_that_finds_other_tokens_states_no_rate_and_no_speed_up(cli: Cli, monkeypatch: pytest.MonkeyPatch):
+def test_cases_1_12_and_4_1_a_comparison_that_finds_other_tokens_states_no_rate_and_no_speed_up(cli: Cli, monkeypatch: pytest.MonkeyPatch):
     def runtime(options: OpenOptions) -> ScriptedRuntime:
         monkeypatch.setattr(Fickle, "sessions", 0)
         return ScriptedRuntime(Fickle(RECITED.encode()), drafts=noisy(1, 0.9), stop_tokens=(END,))
@@ -232,7 +232,7 @@ def test_case_1_12_a_comparison_that_finds_other_tokens_states_no_rate_and_no_sp
     assert got["compare"]["identical"] is False and got["compare"]["first_difference"] == 10
     assert got["compare"]["speedup"] is None and got["stats"]["acceptance_rate"] is None and got["stats"]["acceptance_length"] is None
     assert cli("generate", "hi", "--backend", "scripted", "--compare", "--max-tokens", "30") == 1
-    assert "tokens DIFFER, first difference at output token 10" in cli.out
+    assert "tokens DIFFER, first difference at output token 10, where the two best tokens are 1 apart" in cli.out
     assert "acceptance" not in cli.out and "speed-up 1" not in cli.out and "with speculation," not in cli.out
 
 
