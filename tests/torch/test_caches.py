@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch_models import FAMILIES, tiny_model
@@ -96,7 +98,8 @@ def test_rows_are_those_that_every_layer_holds() -> None:
 def test_what_would_break_the_buffers_is_refused() -> None:
     held = cache()
     write(held, 1)
-    for call in (lambda: held.reorder_cache(torch.tensor([0])), held.layers[0].offload, held.layers[0].prefetch):
+    beams: Any = torch.tensor([0])
+    for call in (lambda: held.reorder_cache(beams), held.layers[0].offload, held.layers[0].prefetch):
         with pytest.raises(NotImplementedError):
             call()
     held.reset()

@@ -80,20 +80,19 @@ def test_case_6_4_another_hidden_stage_loses_acceptance_and_changes_no_token(wro
     model, head = successor_model()
     runtime = TorchRuntime(model, head=head)
     sign = model.model.norm.weight.detach().clone()
-    original = head.forward
+    original, chained = head.forward, False
 
     def misled(ids: torch.Tensor, hidden: torch.Tensor, positions: torch.Tensor, cache: Any) -> torch.Tensor:
         # The hidden state of before the norm is the one after it without the norm's weight (hnorm takes any scale out).
-        recycled = misled.chained
-        misled.chained = True
-        unsigned = hidden * sign if (wrong == "recycled before the norm") == recycled else hidden
+        nonlocal chained
+        unsigned = hidden * sign if (wrong == "recycled before the norm") == chained else hidden
+        chained = True
         return original(ids, unsigned, positions, cache)
 
-    misled.chained = False  # pyright: ignore[reportFunctionMemberAccess]
     monkeypatch.setattr(head, "forward", misled)
     run = start(runtime, (3, 4, 5))
     while len(run.tokens) < 40:
-        misled.chained = False  # pyright: ignore[reportFunctionMemberAccess]
+        chained = False
         span(runtime, run, 2)
     assert run.tokens[:40] == tuple((6 + n) % 24 for n in range(40))
     assert sum(matched for _, matched in run.spans) < 0.75 * sum(drafted for drafted, _ in run.spans)

@@ -100,14 +100,15 @@ def test_case_6_1_a_misshapen_head_tensor_is_named_with_both_shapes(leaf: str, t
 def test_case_6_1_a_surplus_head_tensor_is_named(tmp_path: Path) -> None:
     model, tensors = parts()
     tensors[PREFIX + "self_attn.q_norm.weight"] = torch.ones(8)
-    with pytest.raises(ConfigError, match="holds the tensor model.layers.2.self_attn.q_norm.weight, which is unknown"):
+    with pytest.raises(ConfigError, match=r"holds the tensor model\.layers\.2\.self_attn\.q_norm\.weight, which is unknown"):
         TorchRuntime.from_pretrained(save_checkpoint(tmp_path, model, tensors))
 
 
 def test_a_declared_head_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     model, _ = parts()
     for key in ("num_mtp_layers", "num_nextn_predict_layers"):
-        save_checkpoint(tmp_path / key, model, None, **{key: 1})
+        declared: dict[str, Any] = {key: 1}
+        save_checkpoint(tmp_path / key, model, None, **declared)
         with pytest.raises(ConfigError, match=r"declares an MTP layer and holds no tensor model\.layers\.2\.\*"):
             TorchRuntime.from_pretrained(tmp_path / key)
         assert TorchRuntime.from_pretrained(tmp_path / key, draft=False).info.draft is None
@@ -171,7 +172,7 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
 
     save_checkpoint(tmp_path / "gone", model, tensors, shards=True)
     (tmp_path / "gone" / "model-00002-of-00002.safetensors").unlink()
-    with pytest.raises(ConfigError, match="the shard model-00002-of-00002.safetensors"):
+    with pytest.raises(ConfigError, match=r"the shard model-00002-of-00002\.safetensors"):
         TorchRuntime.from_pretrained(tmp_path / "gone")
 
     save_checkpoint(tmp_path / "index", model, tensors, shards=True)
@@ -181,7 +182,7 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
 
     save_checkpoint(tmp_path / "wrong", model, tensors, shards=True)
     shutil.copy(tmp_path / "wrong" / "model-00001-of-00002.safetensors", tmp_path / "wrong" / "model-00002-of-00002.safetensors")
-    with pytest.raises(ConfigError, match="is not in model-00002-of-00002.safetensors, where the index places it"):
+    with pytest.raises(ConfigError, match=r"is not in model-00002-of-00002\.safetensors, where the index places it"):
         TorchRuntime.from_pretrained(tmp_path / "wrong")
 
     save_checkpoint(tmp_path / "config", model, tensors)
@@ -232,14 +233,15 @@ def test_device_and_dtype_are_what_was_asked_for_or_an_error(tmp_path: Path) -> 
     for dtype in ("bfloat16", "float16", torch.bfloat16):
         runtime = TorchRuntime.from_pretrained(tmp_path, dtype=dtype)
         assert runtime.info.dtype in str(dtype)
-        assert {value.dtype for value in runtime._head.state_dict().values()} == {getattr(torch, runtime.info.dtype)}  # pyright: ignore
+        assert {value.dtype for value in runtime._head.state_dict().values()} == {getattr(torch, runtime.info.dtype)}  # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess]
         assert len(decode(runtime, (3, 1, 4), 3, 10).tokens) == 10
-    for options, words in [
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"dtype": "int8"}, "dtype must be one of float32, bfloat16, float16, not 'int8'"),
         ({"device": "tpu"}, "device must be"),
         ({"device": "meta"}, "device must be"),
         ({"attn_implementation": "nonsense"}, "cannot be loaded"),
-    ]:
+    ]
+    for options, words in cases:
         with pytest.raises(ConfigError, match=words):
             TorchRuntime.from_pretrained(tmp_path, **options)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch_loop import forward, settle, start
@@ -14,7 +16,7 @@ from spanfold.engine.values import Sampling
 PROMPT = (5, 17, 3, 40, 22, 9, 11)
 NEXT = (8, 33, 2, 50, 27)
 #: Float32 rounding of these tiny models (logits of some tens): measured below 1e-5; see docs/explanation/numerics.md.
-CLOSE = {"rtol": 1e-4, "atol": 1e-4}
+CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-4}
 
 
 def logits_of(runtime: TorchRuntime, base: int, tokens: tuple[int, ...]) -> torch.Tensor:
