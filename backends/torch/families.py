@@ -8,13 +8,28 @@ computed alone.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from ...engine.errors import ConfigError
 
-__all__ = ["DTYPES", "FAMILIES", "architecture", "check_config", "context_length", "mtp_layers", "parse_device", "parse_dtype"]
+if TYPE_CHECKING:
+    from .head import MtpHead
+
+__all__ = [
+    "DTYPES",
+    "FAMILIES",
+    "architecture",
+    "check_class",
+    "check_config",
+    "context_length",
+    "mtp_layers",
+    "parse_device",
+    "parse_dtype",
+    "stop_tokens",
+    "whereabouts",
+]
 
 #: Architecture names (``config.architectures``), each a class of transformers.
 FAMILIES: Final = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
@@ -28,11 +43,15 @@ _COUNTS: Final = ("num_nextn_predict_layers", "num_mtp_layers")
 def architecture(config: Any, name: str) -> str:
     """The checkpoint's architecture; ConfigError where it is not one of ``FAMILIES``."""
     found: list[str] = list(getattr(config, "architectures", None) or ())
-    for one in found:
-        if one in FAMILIES:
-            return one
-    shown = ", ".join(found) or f"no architecture (model_type {getattr(config, 'model_type', None)!r})"
-    raise ConfigError(f"{name} is {shown}: the torch backend takes {', '.join(FAMILIES)}")
+    kind = next((one for one in found if one in FAMILIES), ", ".join(found))
+    check_class(kind or f"no architecture (model_type {getattr(config, 'model_type', None)!r})", name)
+    return kind
+
+
+def check_class(kind: str, name: str) -> None:
+    """Refuse a model class that is not one of ``FAMILIES``."""
+    if kind not in FAMILIES:
+        raise ConfigError(f"{name} is {kind}: the torch backend takes {', '.join(FAMILIES)}")
 
 
 def check_config(config: Any, name: str) -> None:
@@ -102,3 +121,26 @@ def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
         if dtype in (name, value):
             return value
     raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, not {dtype!r}")
+
+
+def whereabouts(model: Any, head: MtpHead | None, name: str) -> tuple[torch.device, torch.dtype]:
+    """The one device and the one dtype of a model in memory; ConfigError where there are several, or the head is another's."""
+    if head is not None and not head.belongs_to(model):
+        raise ConfigError(f"{name}: the head was made for another model")
+    parts = [*model.parameters(), *(head.parameters() if head is not None else ())]
+    devices, dtypes = {part.device for part in parts}, {part.dtype for part in parts}
+    if len(devices) > 1 or len(dtypes) > 1:
+        spread = ", ".join(sorted(map(str, devices if len(devices) > 1 else dtypes)))
+        raise ConfigError(f"{name}: the torch backend takes a model on one device and in one dtype, this one is spread over {spread}")
+    (dtype,) = dtypes
+    parse_dtype(dtype)
+    return parts[0].device, dtype
+
+
+def stop_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:
+    """The model's own end ids: generation config, else config, else tokenizer."""
+    for owner in (getattr(model, "generation_config", None), model.config, tokenizer):
+        ids = getattr(owner, "eos_token_id", None)
+        if ids is not None:
+            return (ids,) if isinstance(ids, int) else tuple(int(one) for one in ids)
+    return ()

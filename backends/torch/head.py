@@ -55,6 +55,10 @@ class MtpHead(nn.Module):
         # In a tuple, so that torch does not take the target's modules for parts of this one.
         self._shared = (model,)
 
+    def belongs_to(self, model: Any) -> bool:
+        """Whether it was made for this very model."""
+        return self._shared[0] is model
+
     @staticmethod
     def leaf(parameter: str) -> str:
         """The name in the checkpoint, behind ``model.layers.{N}.``, of one of this module's parameters."""

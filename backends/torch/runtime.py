@@ -27,7 +27,7 @@ from ...engine.values import DraftInfo, RuntimeInfo, Sampling
 from .caches import RowCache
 from .choice import choose, masked_scores
 from .drafting import HeadSession
-from .families import DTYPES, architecture, check_config, context_length
+from .families import DTYPES, check_class, check_config, context_length, stop_tokens, whereabouts
 from .head import MtpHead
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class TorchRuntime:
     """A transformers causal LM, and its MTP head where it has one.
 
     Args:
-        model: an instance of one of ``families.FAMILIES``, all on one device and in one dtype.
+        model: an instance of one of ``families.FAMILIES``, all on one device and in one dtype; it is put into eval mode and frozen.
         head: its MTP layer (``MtpHead``), or None: no draft of its own.
         name: what ``info.model`` says.
         tokenizer: handed on by the attribute of this name; the runtime itself works on ids.
@@ -91,13 +91,12 @@ class TorchRuntime:
     ) -> None:
         config = model.config
         name = name or str(getattr(config, "name_or_path", "") or type(model).__name__)
-        architecture(_Named(type(model).__name__), name)
+        check_class(type(model).__name__, name)
         check_config(config, name)
+        self._device, self._dtype = whereabouts(model, head, name)
         self._model: Any = model.eval().requires_grad_(False)
         self._head: MtpHead | None = head
         self.tokenizer = tokenizer
-        embedding: Tensor = model.model.embed_tokens.weight
-        self._device, self._dtype = embedding.device, embedding.dtype
         self._sessions: dict[int, _Session] = {}
         self._closed = False
         self._info = self._describe(name, context_length, draft_context_length, draft_depth)
@@ -169,7 +168,7 @@ class TorchRuntime:
             draft=draft,
             max_batch=1,
             threads="any",
-            stop_tokens=_stop_tokens(self._model, self.tokenizer),
+            stop_tokens=stop_tokens(self._model, self.tokenizer),
             device=str(self._device),
             dtype=dtype,
         )
@@ -313,8 +312,12 @@ class TorchRuntime:
             return
         try:
             held.head.append(hidden, tokens)
-        except Exception as error:
-            held.head, held.head_error = None, error
+        except BaseException as error:
+            held.head = None
+            if not isinstance(error, Exception):
+                held.head_error = RuntimeError(repr(error))
+                raise
+            held.head_error = error
 
     # Settle, draft, view
 
@@ -394,22 +397,7 @@ class _Closed:
     pass
 
 
-class _Named:
-    # What ``families.architecture`` reads, for a model in memory: its class decides, whatever its config names.
-    def __init__(self, name: str) -> None:
-        self.architectures = (name,)
-
-
 def _only(calls: Sequence[_Call]) -> _Call | None:
     if len(calls) > 1:
         raise NotStarted(f"the torch backend takes one call at a time (max_batch is 1), not {len(calls)}")
     return calls[0] if calls else None
-
-
-def _stop_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:
-    """The model's own end ids: generation config, else config, else tokenizer."""
-    for owner in (getattr(model, "generation_config", None), model.config, tokenizer):
-        ids = getattr(owner, "eos_token_id", None)
-        if ids is not None:
-            return (ids,) if isinstance(ids, int) else tuple(int(one) for one in ids)
-    return ()

@@ -38,9 +38,13 @@ class Recording:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_case_6_3_head_logits_equal_the_plain_formulation_at_every_step_and_round(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_case_6_3_head_logits_equal_the_plain_formulation_at_every_step_and_round(
+    family: str, attention: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Concat order, norms, position, fed and recycled hidden state, filled prompt, re-fed rows: against torch_reference.py."""
     model = tiny_model(family)
+    model.set_attn_implementation(attention)
     head = tiny_head(model)
     runtime = TorchRuntime(model, head=head)
     recording = Recording(head, monkeypatch)
@@ -186,6 +190,28 @@ def test_law_11_a_draft_is_a_function_of_the_canonical_prefix_alone(family: str)
             assert draft(runtime, session, current, 1) == expected(length)[:1]
             assert numbers(runtime, session) == (length - 1, length - 1)
             runtime.drop_session(session)
+
+
+def test_every_pair_sits_at_the_position_of_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pair p at position id p + 1, a chained step one further. Rotary attention alone cannot tell a uniform shift."""
+    runtime = tiny_runtime("llama")
+    head: Any = runtime._head  # pyright: ignore[reportPrivateUsage]
+    original = head.forward
+    seen: list[tuple[list[int], list[int]]] = []
+
+    def noted(ids: torch.Tensor, hidden: torch.Tensor, positions: torch.Tensor, cache: Any) -> torch.Tensor:
+        seen.append((ids[0].tolist(), positions[0].tolist()))
+        return original(ids, hidden, positions, cache)
+
+    monkeypatch.setattr(head, "forward", noted)
+    start(runtime, PROMPT)
+    first, second, _ = draft(runtime, 0, 30, 3)
+    assert seen == [([*PROMPT[1:], 30], [1, 2, 3, 4, 5, 6]), ([first], [7]), ([second], [8])]
+    forward(runtime, 0, 6, (30, 31), "all", canonical=False)
+    settle(runtime, 0, 6, 2, 8)
+    seen.clear()
+    draft(runtime, 0, 32, 1)
+    assert seen == [([31, 32], [7, 8])]
 
 
 def test_a_draft_after_another_current_is_that_of_the_new_one() -> None:

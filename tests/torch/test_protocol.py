@@ -342,3 +342,9 @@ def test_arguments_of_the_runtime_are_validated() -> None:
     ]:
         with pytest.raises(ConfigError, match=words):
             TorchRuntime(model, head=head, **options)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match="made for another model"):
+        TorchRuntime(tiny_model("llama"), head=head)
+    with pytest.raises(ConfigError, match=r"one dtype, this one is spread over torch\.bfloat16, torch\.float32"):
+        TorchRuntime(model, head=head.bfloat16())
+    with pytest.raises(ConfigError, match="dtype must be one of"):
+        TorchRuntime(model.double())
