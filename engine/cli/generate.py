@@ -97,6 +97,8 @@ class _Generation:
                     raise
                 failure = error
                 run = Run(result=error.partial, text=self._text_of(error.partial), elapsed_ns=self._elapsed)
+            if show_text:
+                self._end_text(run.text)  # before progress lines that would be written over it
             if args.compare and failure is None and not self._cancel.is_set():
                 comparison = self._compare(run)
         self._report(run, comparison, streamed=show_text)
@@ -114,9 +116,13 @@ class _Generation:
         if not streamed:
             terminal.line()
             terminal.write(run.text)
-        terminal.line("" if run.text.endswith("\n") else "\n")
+            self._end_text(run.text)
         for line in lines(run, comparison):
             terminal.line(line, style="dim")
+
+    def _end_text(self, text: str) -> None:
+        """End the text's last line, and leave an empty one before the account."""
+        self._terminal.line("" if text.endswith("\n") else "\n")
 
     def _text_of(self, result: Result) -> str:
         text = TextStream(self._opened.text)

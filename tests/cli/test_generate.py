@@ -395,3 +395,12 @@ def test_version_and_help(cli: Cli):
         "--json",
     ]:
         assert flag in cli.out
+
+
+def test_the_text_is_ended_before_the_progress_of_a_comparison_is_shown(monkeypatch: pytest.MonkeyPatch):
+    """On a terminal the progress line would be written over the last line of the text."""
+    both = io.StringIO()
+    monkeypatch.setattr("sys.stdout", both)
+    monkeypatch.setattr("sys.stderr", both)
+    assert main(["generate", "hi", "--backend", "scripted", "--compare", "--max-tokens", "12"]) == 0
+    assert RECITED[:12] + "\n\ncomparing: run 2 of 4" in both.getvalue()
