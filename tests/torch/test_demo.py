@@ -16,6 +16,8 @@ from spanfold.engine import Decoder, Policy, SpanVerified
 from spanfold.engine.runtime import Extras
 from spanfold.engine.values import Sampling
 
+pytestmark = pytest.mark.slow
+
 GOLDEN: dict[str, Any] = json.loads((Path(__file__).parent / "golden" / "smollm2-135m-mtp-v1.json").read_text(encoding="utf-8"))
 RUNS: list[dict[str, Any]] = GOLDEN["runs"]
 #: Of the recorded 48, to save time.

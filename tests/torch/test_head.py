@@ -282,6 +282,20 @@ def test_after_a_rewind_there_is_nothing_to_draft_from_until_the_next_forward() 
     assert draft(runtime, 0, 30, 3) == draft(runtime, 1, 30, 3)
 
 
+@pytest.mark.parametrize("position", range(1, 6))
+def test_a_rewind_into_waiting_rows_keeps_those_before_it(position: int) -> None:
+    runtime = tiny_runtime("llama")
+    runtime.open_session(0, Sampling(), True)
+    forward(runtime, 0, 0, PROMPT, "none")
+    settle(runtime, 0, position, len(PROMPT) - position, position)
+    runtime.open_session(1, Sampling(), True)
+    forward(runtime, 1, 0, PROMPT[:position], "none")
+    assert draft(runtime, 0, 33, 3) == draft(runtime, 1, 33, 3) != ()
+    forward(runtime, 0, position, (33, 34))
+    forward(runtime, 1, position, (33, 34))
+    assert draft(runtime, 0, 35, 3) == draft(runtime, 1, 35, 3)
+
+
 def test_case_6_7_two_contexts_do_not_always_give_the_same_draft() -> None:
     runtime = tiny_runtime("llama")
     drafts: set[tuple[int, ...]] = set()

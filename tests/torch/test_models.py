@@ -304,6 +304,7 @@ def test_the_assembled_model_is_an_ordinary_directory(demo_folder: Path) -> None
     assert os.access(head, os.R_OK)
 
 
+@pytest.mark.slow
 def test_transformers_loads_it_and_drafts_with_its_own_mtp_code(demo_folder: Path, demo_model: Any) -> None:
     """The directory is not ours alone: transformers' generate(use_mtp=True) runs on it and gives the same tokens."""
     from transformers import LlamaForCausalLM
@@ -316,6 +317,7 @@ def test_transformers_loads_it_and_drafts_with_its_own_mtp_code(demo_folder: Pat
     assert torch.equal(model.generate(ids, use_mtp=True, **options), demo_model.generate(ids, **options))
 
 
+@pytest.mark.slow
 def test_the_assembled_tensors_compute_what_the_runtime_computes(demo_folder: Path, demo: TorchRuntime) -> None:
     """The plain formulation over the files' own tensors, target and head, a few tokens: names, order and dtypes are right."""
     from torch_loop import draft, forward

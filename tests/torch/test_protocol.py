@@ -99,19 +99,43 @@ def test_predictions_come_for_no_row_the_last_or_all(runtime: TorchRuntime) -> N
     assert every.logprobs == pytest.approx(logits.log_softmax(-1).max(-1).values.tolist(), abs=1e-5)
 
 
-def test_masked_ids_are_not_chosen_below_their_index_by_target_or_head(runtime: TorchRuntime) -> None:
-    free = start(runtime, PROMPT)
-    first = free.canonical[-1]
-    drafted = draft(runtime, 0, first, 3)
+@pytest.mark.parametrize("until", range(9))
+def test_masked_ids_are_out_of_the_rows_below_their_index_and_of_no_other(until: int) -> None:
+    runtime = tiny_runtime("llama")
+    runtime.open_session(0, Sampling(), False)
+    free = forward(runtime, 0, 0, PROMPT, "all").predictions
+    masked = tuple(set(free))
+    for session, cuts in enumerate([(6,), (2, 6), (1, 2, 3, 4, 5, 6)], start=1):
+        runtime.open_session(session, Sampling(masked=(*masked, 999), mask_until=until), False)
+        found: list[int] = []
+        base = 0
+        for end in cuts:
+            found += forward(runtime, session, base, PROMPT[base:end], "all").predictions
+            base = end
+        for row, (token, plain) in enumerate(zip(found, free, strict=True)):
+            assert token not in masked if row + 1 < until else token == plain
+
+
+def test_the_head_masks_by_absolute_index_too() -> None:
+    runtime = tiny_runtime("llama")
+    first = draft_under(runtime, Sampling())[0]
+    second = draft_under(runtime, Sampling(masked=(first,), mask_until=8))
+    assert second[0] != first  # the first drafted token has index 7
+    both = (first, second[1])
+    assert second[1] not in (first, second[0])
+    assert draft_under(runtime, Sampling(masked=both, mask_until=7))[0] == first
+    assert draft_under(runtime, Sampling(masked=both, mask_until=8)) == second
+    third = draft_under(runtime, Sampling(masked=both, mask_until=9))
+    assert third[0] == second[0] and third[1] not in both
+
+
+def draft_under(runtime: TorchRuntime, sampling: Sampling) -> tuple[int, ...]:
+    runtime.open_session(0, Sampling(), True)
+    forward(runtime, 0, 0, PROMPT)
+    runtime.configure(0, sampling)
+    drafted = draft(runtime, 0, 30, 3)
     runtime.drop_session(0)
-    runtime.open_session(0, Sampling(masked=(first, *drafted, 999), mask_until=8), True)
-    rows = forward(runtime, 0, 0, PROMPT, "all", logits=True)
-    assert first not in rows.predictions
-    assert rows.logits.argmax(-1).tolist()[-1] == first  # pyright: ignore[reportAttributeAccessIssue]
-    # The first drafted token has index 7 (masked), the second index 8 (free again).
-    assert draft(runtime, 0, first, 3)[0] not in drafted
-    runtime.configure(0, Sampling())
-    assert draft(runtime, 0, first, 3) == drafted
+    return drafted
 
 
 def test_unknown_sampling_is_refused(runtime: TorchRuntime) -> None:
