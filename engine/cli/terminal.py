@@ -77,7 +77,7 @@ def _utf8(stream: TextIO) -> TextIO:
 
 def _width(stream: TextIO) -> int:
     try:
-        return max(os.get_terminal_size(stream.fileno()).columns, 20)
+        return os.get_terminal_size(stream.fileno()).columns or 80
     except OSError:
         return 80
 
