@@ -130,9 +130,10 @@ class _Redrive:
 
     def _ahead(self) -> Event | None:
         """The next event that is not a discard."""
-        for record in self._log[self._at :]:
-            if not isinstance(record.event, DraftDiscarded):
-                return record.event
+        for at in range(self._at, len(self._log)):
+            event = self._log[at].event
+            if not isinstance(event, DraftDiscarded):
+                return event
         return None
 
     def _drop_reason(self) -> str:
