@@ -4,7 +4,7 @@ import attrs
 from harness import Bench
 
 from spanfold.backends.scripted import Fault, adversarial, invalid, list_target, noisy, oracle, short, surplus
-from spanfold.engine import DecodeFailed, Policy, Record
+from spanfold.engine import Committed, DecodeFailed, DraftOffered, DraftRestored, Policy, Record, SpanRefused, SpanVerified
 
 PROMPT = (1, 2, 3)
 
@@ -67,6 +67,28 @@ def _polls(count):
     return lambda: next(left, None) is None
 
 
+class Letters:
+    """Token i is one letter."""
+
+    strip_spaces = 0
+
+    def token_bytes(self, token):
+        return bytes([97 + token])
+
+
+def _once_after(kind, bench, nth=0):
+    """A cancel that is set only at one poll: the first after the nth event of a kind."""
+    fired = []
+
+    def cancel():
+        if not fired and len(bench.of(kind)) > nth:
+            fired.append(1)
+            return True
+        return False
+
+    return cancel
+
+
 def logs():
     """Name -> records. Together they hold every type of event, in every place where the engine writes it."""
     truth = list_target((5, 6, 7, 8, 9, 10, 11, 12), prompt=1, vocabulary=16)
@@ -94,7 +116,37 @@ def logs():
         ),
         "turns checkpoint": _log(Bench(rollback="checkpoint"), script=[("rewind", 4), ("extend", (4,), {"max_tokens": 5})]),
         "rewound to one": _log(Bench(), script=[("rewind", 11)]),
+        "rewound before the turn": _log(Bench(), script=[("extend", (4, 4), {"max_tokens": 2}), ("rewind", 8), ("rewind", 1)]),
+        "stop text": _log(Bench(truth, drafts=oracle(), decoder={"text": Letters()}), (0,), stop_texts=["hi"]),
+        "stop text serial": _log(Bench(truth, policy=0, decoder={"text": Letters()}), (0,), stop_texts=["hi"]),
+        "give up": _log(Bench(drafts=adversarial(), policy=Policy(width=2, give_up_after=2))),
+        "give nothing up": _log(Bench(truth, drafts=noisy(2, 0.8), policy=Policy(width=2, give_up_after=1)), (0,)),
+        "negative id": _log(Bench(drafts=invalid(-1, depth=2), policy=Policy(width=3, min_draft=2))),
+        "no source": _log(Bench(source="none")),
+        "window met": _log(Bench(draft_context=4)),
+        "closed early": _log_closed(3),
+        "closed before": _log_closed(0),
+        "last token": _log(Bench(), max_tokens=1),
+        "two tokens": _log(Bench(), max_tokens=2),
+        "full context": _log(Bench(context_length=3), max_tokens=None),
+        "context or limit": _log(Bench(context_length=6), max_tokens=3),
+        "ignored": _log(Bench(truth, drafts=oracle(), stop_tokens=[7, 9]), (0,), ignore_eos=True, stop_tokens=[7, 10]),
+        "own stop": _log(Bench(truth, drafts=oracle(), stop_tokens=[8]), (0,)),
+        "early exit": _log(Bench(early_exit=True, drafts=adversarial())),
+        "backlog": _log(Bench(backlog=1), (1,) * 6),
+        "lookup": _log(Bench(truth, head=False, source="prompt_lookup"), (0, *range(5, 13), 5, 6)),
     }
+    for kind in (SpanVerified, DraftOffered, Committed):
+        bench = Bench(truth, drafts=noisy(1, 0.9))
+        made[f"cancel once after {kind.__name__}"] = _log(bench, (0,), cancel=_once_after(kind, bench))
+    bench = Bench(truth, drafts=oracle(), faults=[Fault(call="forward", at=1)])
+    made["cancel with a restored draft"] = _log(bench, (0,), cancel=_once_after(SpanRefused, bench))
+    bench = Bench(truth, drafts=oracle(), faults=[Fault(call="forward", at=1)])
+    made["cancel right after a refusal"] = _log(bench, (0,), cancel=_once_after(DraftRestored, bench))
+    made["rewound with a restored draft"] = _pending("rewind", 1)
+    made["extended with a restored draft"] = _pending("extend", (4,), max_tokens=4)
+    made["closed with a restored draft"] = _pending("close")
+    made["resumed with a restored draft"] = _resumed_pending()
     for polls in (0, 1, 2, 3, 4, 5, 6, 9):
         made[f"cancel {polls}"] = _log(Bench(truth, drafts=noisy(1, 0.9)), (0,), cancel=_polls(polls))
         made[f"cancel chunks {polls}"] = _log(
@@ -116,6 +168,43 @@ def logs():
     for cut in (1, 2, 3, 4, 5, 6, 7, 8, 9, 12):
         made[f"resumed {cut}"] = _resumed(cut)
     return made
+
+
+def _log_closed(steps):
+    bench = Bench()
+    session = bench.decoder.open(PROMPT, max_tokens=20)
+    for _ in range(steps):
+        session.step()
+    session.close()
+    return bench.logs[0]
+
+
+def _pending(name, *arguments, **options):
+    """A span was refused, so its draft is pending at the boundary; then this is done."""
+    bench = Bench(drafts=oracle(), faults=[Fault(call="forward", at=1)])
+    session = bench.decoder.open(PROMPT, max_tokens=9)
+    for _ in range(2):
+        try:
+            session.step()
+        except DecodeFailed:
+            pass
+    assert session.stats.pending == 3
+    getattr(session, name)(*arguments, **options)
+    if name != "close":
+        drain(session)
+        session.close()
+    return bench.logs[0]
+
+
+def _resumed_pending():
+    log = _pending("close")
+    cut = next(at for at, record in enumerate(log) if isinstance(record.event, DraftRestored)) + 1
+    again = Bench()
+    again.logs[0] = list(log[:cut])
+    session = again.decoder.resume(log[:cut])
+    drain(session)
+    session.close()
+    return again.logs[0]
 
 
 def _configure_fails():
