@@ -248,7 +248,11 @@ class TorchRuntime:
     # Forward
 
     def forward(self, calls: Sequence[Forward]) -> Sequence[Rows | Failure]:
-        """Run the target over the rows of one call, all in one forward."""
+        """Run the target over the rows of one call, all in one forward.
+
+        ``extras.logits`` are the wanted rows' raw scores, ``[rows, vocabulary]``; margins and logprobs are those of the
+        masked scores that the choice was made from.
+        """
         call = _only(calls)
         if call is None:
             return ()
