@@ -41,9 +41,24 @@ from .rules import VERSION, Finish
 from .runtime import Draft, Forward, Rows, Settle, Settled
 from .state import NEW, SessionState
 
-__all__ = ["redrive"]
+__all__ = ["Redriver", "UnknownRules", "redrive"]
 
-_ANY: Final = Context(session=0, polls=True, asks=True)
+#: A script consumes far fewer records than this, so with so many at hand it never meets the end of what was fed by chance.
+_LOOKAHEAD: Final = 32
+_BATCH: Final = 256
+
+#: A context per (may be cancelled, may be stopped by text or by the user's decision); the fewer questions, the faster.
+_CONTEXTS: Final = {(polls, asks): Context(session=0, polls=polls, asks=asks) for polls in (False, True) for asks in (False, True)}
+
+
+class UnknownRules(ConfigError):
+    """A log was made by a version of the rules that this engine does not have. Attributes: seq, version, known."""
+
+    def __init__(self, seq: int, version: int) -> None:
+        super().__init__(f"this log was made by rules version {version}, this engine has version {VERSION}")
+        self.seq = seq
+        self.version = version
+        self.known = VERSION
 
 
 def redrive(records: Iterable[Record]) -> list[Record]:
@@ -57,24 +72,43 @@ def redrive(records: Iterable[Record]) -> list[Record]:
 
     Raises:
         ReplayDiverged: at the first event that comes out different.
-        ConfigError: the log was made by rules that this engine does not have.
+        UnknownRules: the log was made by rules that this engine does not have (a ConfigError).
     """
-    return _Redrive(list(records)).run()
+    out: list[Record] = []
+    redriver = Redriver(out.append)
+    for record in records:
+        redriver.feed(record)
+    redriver.finish()
+    return out
 
 
 class _Elsewhere(Exception):
     """The script at hand was left at this point of the recorded run (its end, a crash, an interrupt)."""
 
 
-class _Redrive:
-    def __init__(self, log: list[Record]) -> None:
-        self._log = log
+class Redriver:
+    """Decides one session's log again while it is read, a bounded number of records behind the newest.
+
+    Args:
+        keep: is given each record that came out; None: they are only compared.
+
+    ``feed`` and ``finish`` raise as :func:`redrive`; after that the object is spent.
+    """
+
+    def __init__(self, keep: Callable[[Record], object] | None = None) -> None:
+        self._keep = keep
+        self._log: list[Record] = []  # what is needed of the records fed so far; [at:] is undecided
         self._at = 0
+        self._first: Record | None = None
+        self._seq = 0  # the number that the next record must have
         self._state: SessionState = NEW
-        self._out: list[Record] = []
         self._polled = 0
         self._fed_to = 0
         self._dropping = False
+        # Where, from the end of what was decided, a cancel, a user's stop and an interrupt lie: seldom anywhere.
+        self._cancels: list[int] = []
+        self._stops: list[int] = []
+        self._interrupts: list[int] = []
         self._answers: dict[type, Callable[[Any], Any]] = {
             Forward: self._forward,
             Settle: self._settle,
@@ -88,51 +122,107 @@ class _Redrive:
             Drop: lambda _: self._call("drop"),
         }
 
-    def run(self) -> list[Record]:
+    @property
+    def state(self) -> SessionState:
+        """The state after what was decided."""
+        return self._state
+
+    def feed(self, record: Record) -> None:
+        """Take the next record."""
+        log = self._log
+        if self._first is None:
+            self._first, self._seq = record, record.seq
+        if type(record.event) in _MARKED:
+            self._mark(record.event, len(log))
+        log.append(record)
+        if len(log) >= _BATCH:
+            while len(log) - self._at >= _LOOKAHEAD:
+                self._run()
+            self._forget()
+
+    def finish(self) -> None:
+        """The log ends here."""
         while self._at < len(self._log):
-            began, self._fed_to, self._dropping = self._at, 0, False
-            script = self._script()
-            try:
-                self._drive(script)
-            except _Elsewhere:
-                script.close()
-            if self._at == began:
-                self._diverged("no event")
-        return self._out
+            self._run()
+
+    def _mark(self, event: Event, at: int) -> None:
+        match event:
+            case Committed(cut_by="cancelled") | Trimmed(cause="cancel") | RuntimeFailed(call="settle" | "reset"):
+                self._cancels.append(at)
+            case DraftRestored(reason="cancelled") | SessionFinished(reason="cancelled"):
+                self._cancels.append(at)
+            case Committed(cut_by="stop_text" | "stop_when" | "stop_when_error"):
+                self._stops.append(at)
+            case SessionDropped() if event.reason.startswith("interrupted"):
+                self._interrupts.append(at)
+            case _:
+                pass
+
+    def _forget(self) -> None:
+        done = self._at
+        del self._log[:done]
+        self._at = 0
+        for marks in (self._cancels, self._stops, self._interrupts):
+            marks[:] = [mark - done for mark in marks if mark >= done]
+
+    def _run(self) -> None:
+        began, self._fed_to, self._dropping = self._at, 0, False
+        script = self._script()
+        try:
+            self._drive(script)
+        except _Elsewhere:
+            script.close()
+        if self._at == began:
+            self._diverged("no event")
+
+    def _near(self, marks: list[int]) -> bool:
+        return any(self._at <= mark < self._at + _LOOKAHEAD for mark in marks)
 
     # -- which script ran ------------------------------------------------------------------------------------------------
 
     def _script(self) -> Script[SessionState]:
         state, event = self._state, self._log[self._at].event
         if isinstance(event, SessionOpened | SessionResumed) and event.rules != VERSION:
-            raise ConfigError(f"this log was made by rules version {event.rules}, this engine has version {VERSION}")
-        if isinstance(event, SessionOpened):
-            return open_session(event, _ANY)
-        if isinstance(event, SessionResumed):
-            return resume_session(event, state, _ANY)
+            raise UnknownRules(self._log[self._at].seq, event.rules)
+        cancels, stops = self._cancels, self._stops
+        ctx = _CONTEXTS[bool(cancels) and self._near(cancels), bool(stops) and self._near(stops)]
         ahead = self._ahead()
+        if type(ahead) in _COMMANDS or type(event) in _COMMANDS:
+            script = self._command(event, ahead, ctx)
+            if script is not None:
+                return script
+        if state.phase != "ready":
+            self._diverged("nothing that this phase allows")
+        return run_round(state, ctx)
+
+    def _command(self, event: Event, ahead: Event | None, ctx: Context) -> Script[SessionState] | None:
+        """The script of what was asked of the session from outside; None: a round went on."""
+        state = self._state
+        if isinstance(event, SessionOpened):
+            return open_session(event, ctx)
+        if isinstance(event, SessionResumed):
+            return resume_session(event, state, ctx)
         if isinstance(ahead, Extended):
-            return extend_session(ahead, state, _ANY)
+            return extend_session(ahead, state, ctx)
         if isinstance(ahead, Rewound):
-            return rewind_session(ahead.count, state, _ANY)
+            return rewind_session(ahead.count, state, ctx)
         if isinstance(ahead, SessionFinished) and ahead.reason in ("closed", "failed"):
             return conclude(state, Finish(ahead.reason, ahead.limit, ahead.detail))
         if isinstance(ahead, RuntimeFailed) and ahead.call == "configure":
             turn = state.turn
             again = Extended(tokens=(), limits=turn.limits, stops=turn.stops, sampling=turn.sampling, turn=turn.number + 1)
-            return extend_session(again, state, _ANY)
+            return extend_session(again, state, ctx)
         if isinstance(ahead, SessionDropped) or (isinstance(ahead, RuntimeFailed) and ahead.call == "drop"):
             self._dropping = True
             return drop_session(state, self._drop_reason())
-        if not state.boundary or state.phase == "finished":
-            self._diverged("nothing that this phase allows")
-        return run_round(state, _ANY)
+        return None
 
     def _ahead(self) -> Event | None:
         """The next event that is not a discard."""
-        for at in range(self._at, len(self._log)):
-            event = self._log[at].event
-            if not isinstance(event, DraftDiscarded):
+        log = self._log
+        for at in range(self._at, len(log)):
+            event = log[at].event
+            if type(event) is not DraftDiscarded:
                 return event
         return None
 
@@ -146,21 +236,23 @@ class _Redrive:
 
     def _drive(self, script: Script[SessionState]) -> None:
         answer: Any = None
+        send, handlers, record = script.send, self._answers, self._record
         while True:
             try:
-                request = script.send(answer)
+                request = send(answer)
             except StopIteration:
                 return
-            handler = self._answers.get(type(request))
-            answer = handler(request) if handler is not None else self._record(request)  # pyright: ignore[reportArgumentType]
+            handler = handlers.get(type(request))
+            answer = handler(request) if handler is not None else record(request)  # pyright: ignore[reportArgumentType]
 
     def _next(self, request: object) -> Event:
         """The recorded event that answers a request; leaves the script where the recorded run left it."""
         if self._at >= len(self._log):
             raise _Elsewhere
         event = self._log[self._at].event
-        resumed = isinstance(event, SessionResumed) and not isinstance(request, SessionResumed)
-        if resumed or (not self._dropping and self._interrupted()):
+        if type(event) is SessionResumed and type(request) is not SessionResumed:
+            raise _Elsewhere
+        if self._interrupts and not self._dropping and self._interrupted():
             raise _Elsewhere
         return event
 
@@ -172,28 +264,31 @@ class _Redrive:
 
     def _record(self, event: Event) -> SessionState:
         recorded = self._next(event)
-        if event != recorded:
-            if self._state.boundary and self._at > 0 and not isinstance(event, SessionFinished):
+        if not event == recorded:  # noqa: SIM201 - `!=` would call `==` through one more function
+            if self._state.boundary and not isinstance(event, SessionFinished):
                 # The recorded run may have been left at this boundary (an interrupt); _script finds what came then.
                 raise _Elsewhere
             self._diverged(event)
         record = self._log[self._at]
-        if record.seq != self._log[0].seq + self._at or record.session != self._log[0].session:
-            self._diverged(f"record {self._log[0].seq + self._at} of session {self._log[0].session}")
+        first = self._first
+        assert first is not None
+        if record.seq != self._seq or record.session != first.session:
+            self._diverged(f"record {self._seq} of session {first.session}")
         try:
-            self._state = reduce(self._state, event)
+            self._state = state = reduce(self._state, event)
         except IllegalEvent as exc:
             self._diverged(exc)
         self._at += 1
-        self._out.append(Record(seq=record.seq, session=record.session, at_ns=record.at_ns, event=event))
-        if isinstance(event, SpanVerified):
+        self._seq += 1
+        if self._keep is not None:
+            self._keep(Record(seq=record.seq, session=record.session, at_ns=record.at_ns, event=event))
+        if type(event) is SpanVerified:
             self._polled = 0
-        return self._state
+        return state
 
     def _diverged(self, replayed: object) -> NoReturn:
         record = self._log[self._at] if self._at < len(self._log) else None
-        seq = record.seq if record else self._log[-1].seq + 1
-        raise ReplayDiverged(seq, record.event if record else None, replayed)
+        raise ReplayDiverged(record.seq if record else self._seq, record.event if record else None, replayed)
 
     def _unanswerable(self, request: object) -> NoReturn:
         if self._state.boundary:
@@ -290,6 +385,10 @@ class _Redrive:
         wanted = boundary_position(len(state.canonical)) if state.phase == "rewinding" else state.position
         unreachable = (isinstance(event, Trimmed) and event.to != wanted) or (isinstance(event, RuntimeFailed) and event.call == "reset")
         return wanted + 1 if unreachable else 0
+
+
+_MARKED: Final = frozenset((Committed, Trimmed, RuntimeFailed, DraftRestored, SessionFinished, SessionDropped))
+_COMMANDS: Final = frozenset((SessionOpened, SessionResumed, Extended, Rewound, SessionFinished, RuntimeFailed, SessionDropped))
 
 
 def _failed(event: RuntimeFailed) -> Failed:
