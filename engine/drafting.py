@@ -40,7 +40,11 @@ class DraftSource(Protocol):
         ...
 
     def open(self, session: int, ask_head: Callable[[TokenLog, int], Draft]) -> Drafter:
-        """A drafter for the session. ``ask_head`` asks the runtime's own head and feeds it as a side effect."""
+        """A drafter for the session.
+
+        ``ask_head`` asks the runtime's own head and feeds it as a side effect. It may be used only by a source whose info
+        has the origin ``mtp``: for others the session is opened without the head.
+        """
         ...
 
 

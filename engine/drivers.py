@@ -58,7 +58,6 @@ class Live:
         self.user_error: BaseException | None = None  # of a callback: raised unchanged
         self.interrupt: BaseException | None = None  # not an Exception: raised unchanged, before all others
         self.failure: RuntimeFailed | None = None
-        self.drafting = source is not None
         self._runtime = runtime
         self._share = share
         self._observers = observers
@@ -268,6 +267,12 @@ class Live:
                 log.warning("the draft source failed, session %d decodes serially from here on: %s", self.session, exc)
             return Failed(started=True, error=type(exc).__name__, message=_one_line(exc))
 
+    @property
+    def _feeds_head(self) -> bool:
+        # A session that drafts from its own text never asks the head: then its rows would be fed for nothing.
+        draft = self.state.draft
+        return draft is not None and draft.origin == "mtp"
+
     def _floor(self, _: Floor) -> int:
         try:
             with self._share.lock:
@@ -289,7 +294,7 @@ class Live:
 
     def _open(self, _: Open) -> Failed | None:
         sampling = self.state.turn.sampling
-        failed = self._guarded(lambda: self._runtime.open_session(self.session, sampling, self.drafting))
+        failed = self._guarded(lambda: self._runtime.open_session(self.session, sampling, self._feeds_head))
         self._unrecorded = failed is not None  # an empty session needs no event beyond SessionOpened
         return failed
 
@@ -299,7 +304,7 @@ class Live:
     def _reset(self, _: Reset) -> Failed | None:
         def call() -> None:
             self._runtime.drop_session(self.session)
-            self._runtime.open_session(self.session, self.state.turn.sampling, self.drafting)
+            self._runtime.open_session(self.session, self.state.turn.sampling, self._feeds_head)
 
         return self._guarded(call)
 
