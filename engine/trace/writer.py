@@ -1,6 +1,6 @@
 """Writing a trace: JSON Lines in segments, each a header, records, and a footer with count and digest.
 
-A trace holds the tokens of prompts and outputs: treat it as what it was made from.
+A trace holds the tokens of prompts and outputs: treat it as what it was made from, or write it redacted.
 """
 
 from __future__ import annotations
@@ -12,74 +12,86 @@ import threading
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Literal, Self, TypeAlias
 
-from ..errors import TraceError
+from ..errors import ConfigError, TraceError
 from ..events import Record
-from .codec import encode_line, encode_record
+from ..values import RuntimeInfo
+from .codec import encode_record, unstructure
+from .header import FORMAT, FORMAT_VERSION, Header, libraries
+from .lines import MAX_LINE_BYTES, encode_line
+from .redaction import Redactor
+from .sinks import open_sink
 
-try:
-    import fcntl
-except ImportError:  # no advisory locks on this system
-    fcntl = None
+__all__ = ["FORMAT", "FORMAT_VERSION", "Flush", "TraceWriter"]
 
-__all__ = ["FORMAT", "FORMAT_VERSION", "TraceWriter"]
+Flush: TypeAlias = Literal["record", "round", "end"]
 
-FORMAT: Final = "spanfold-trace"
-FORMAT_VERSION: Final = 1
+#: What is collected at most before it is handed over, whatever the policy.
+_PIECE: Final = 256 * 1024
 
 
 class TraceWriter:
-    """A recorder that appends records to a file, each with one write.
+    """A recorder that appends records to a file.
 
-    A record has reached the operating system when ``write`` returns; with ``fsync`` it has reached the disk when ``flush`` does.
-    Opening a file that holds something starts a new segment behind it, on a line of its own even if the last one was torn.
-    Threads may share a writer; a second writer of the same file is refused where the system has advisory locks.
+    Opening a file that holds a trace starts a new segment behind it, on a line of its own even if the last one was torn. Threads and
+    sessions may share a writer; a second writer of the same file is refused (by a lock where the system has them, within one process
+    everywhere). A process that was forked off cannot go on with its parent's writer.
 
     Args:
-        path: the file; made if it is not there (its folder must be).
-        fsync: whether ``flush`` waits for the disk.
+        path: the file; made if it is not there (its folder must be). Compressed if its name ends in ``.gz``.
+        flush: when records reach the operating system, and so survive the death of the process: ``record``, each by one write before
+            ``write`` returns; ``round``, all of a round by one write, before its tokens are delivered; ``end``, when some 256 KiB are
+            together, or at the end: the fastest, and the one that loses most.
+        fsync: whether ``flush`` (for ``end`` only ``close``) waits for the disk, so that records survive the death of the machine.
+        runtime: the runtime that will be decoded on, for the header; every SessionOpened names its own as well.
+        redact: permute token ids by a secret key and leave texts out; see :class:`Redactor`.
+        key: the secret, at least 16 bytes; None: a random one that is kept nowhere. Needs ``redact``.
 
     Raises:
-        TraceError: the file is being written by another writer.
+        TraceError: the file is being written by another writer, or holds something else than a trace.
+        ConfigError: an argument is unusable.
         OSError: it cannot be opened or written.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, fsync: bool = False) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        flush: Flush = "record",
+        fsync: bool = False,
+        runtime: RuntimeInfo | None = None,
+        redact: bool = False,
+        key: bytes | None = None,
+    ) -> None:
+        if flush not in ("record", "round", "end"):
+            raise ConfigError(f"flush must be one of record, round, end, not {flush!r}")
+        if key is not None and not redact:
+            raise ConfigError("key is the secret of redaction: give redact=True with it, or leave it out")
         self.path: Final = Path(path)
+        self._flush: Final = flush
         self._fsync = fsync
+        self._redactor = Redactor(key) if redact else None
         self._lock = threading.Lock()
+        self._process = os.getpid()
         self._records = 0
         self._digest = hashlib.sha256()
-        self._broken = False
-        # For reading too: the last byte tells whether the line before this segment is whole.
-        self._file = open(self.path, "a+b", buffering=0)  # noqa: SIM115 - closed by close()
+        self._waiting: list[bytes] = []
+        self._collected = 0
+        self._closed = False
+        self._broken: str | None = None
+        header = Header(
+            created_unix_ns=time.time_ns(),
+            runtime=self._redactor.runtime(runtime) if self._redactor and runtime else runtime,
+            libraries=dict(libraries()),
+            redacted=redact,
+        )
+        self._sink, before = open_sink(self.path)
         try:
-            self._refuse_company()
-            header = {"kind": "header", "format": FORMAT, "version": FORMAT_VERSION, "created_unix_ns": str(time.time_ns())}
-            self._put((b"" if self._ends_whole() else b"\n") + encode_line(header))
+            self._sink.put(before + encode_line({"kind": "header", **unstructure(header)}))
         except BaseException:
-            self._file.close()
+            self._sink.close()
             raise
-
-    def _refuse_company(self) -> None:
-        if fcntl is not None:
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as problem:
-                raise TraceError(f"{self.path} is being written by another trace writer; give each its own file") from problem
-
-    def _ends_whole(self) -> bool:
-        end = self._file.seek(0, os.SEEK_END)
-        if end == 0:
-            return True
-        self._file.seek(end - 1)
-        return self._file.read(1) == b"\n"
-
-    def _put(self, line: bytes) -> None:
-        written = self._file.write(line)
-        if written != len(line):
-            raise OSError(f"wrote {written} of {len(line)} bytes to {self.path}; is the disk full?")
 
     def write(self, record: Record) -> None:
         """Append one record.
@@ -88,36 +100,76 @@ class TraceWriter:
             TraceError: it does not fit the format, or the writer is closed or broken. Nothing was written.
             OSError: writing failed. The segment gets no footer: what is in it stays readable.
         """
-        line = encode_record(record)
+        line = encode_record(record if self._redactor is None else self._redactor.record(record))
+        if len(line) > MAX_LINE_BYTES:
+            raise TraceError(f"a record of {len(line)} bytes is longer than the {MAX_LINE_BYTES} that a trace may hold in one line")
         with self._lock:
-            if self._file.closed or self._broken:
-                raise TraceError(
-                    f"the trace writer of {self.path} is {'closed' if self._file.closed else 'broken by an earlier write error'}"
-                )
+            self._refuse_unusable()
             try:
-                self._put(line)
-            except BaseException:
-                self._broken = True
+                self._records += 1
+                self._digest.update(line)
+                if self._flush == "record":
+                    self._sink.put(line)
+                else:
+                    self._waiting.append(line)
+                    self._collected += len(line)
+                    if self._collected >= _PIECE:
+                        self._hand_over()
+            except BaseException as problem:
+                self._broken = f"{type(problem).__name__}: {problem}"
                 raise
-            self._records += 1
-            self._digest.update(line)
+
+    def _refuse_unusable(self) -> None:
+        if self._closed:
+            raise TraceError(f"the trace writer of {self.path} is closed")
+        if self._broken is not None:
+            raise TraceError(f"the trace writer of {self.path} is broken by an earlier write error ({self._broken})")
+        if os.getpid() != self._process:
+            raise TraceError(f"the trace writer of {self.path} belongs to the process that made it; open another file in this one")
+
+    def _hand_over(self) -> None:
+        if self._waiting:
+            piece = b"".join(self._waiting)
+            self._waiting.clear()
+            self._collected = 0
+            self._sink.put(piece)
 
     def flush(self) -> None:
-        """Wait for the disk, where the writer was made with ``fsync``; otherwise there is nothing to wait for."""
+        """A round is over: have the operating system, and with ``fsync`` the disk, keep its records, as the policy says.
+
+        Raises:
+            TraceError: the writer is broken by an earlier error.
+            OSError: writing failed; the writer is broken from here on.
+        """
         with self._lock:
-            if self._fsync and not self._file.closed:
-                os.fsync(self._file.fileno())
+            if self._closed or self._flush == "end":
+                return
+            self._refuse_unusable()
+            try:
+                self._hand_over()
+                if self._fsync:
+                    self._sink.sync()
+            except BaseException as problem:
+                self._broken = f"{type(problem).__name__}: {problem}"
+                raise
 
     def close(self) -> None:
-        """Write the footer and close the file. Closing again does nothing."""
+        """Write what is waiting and the footer, and close the file. Closing again does nothing; a broken writer writes no footer.
+
+        Raises:
+            OSError: writing failed; the file is closed all the same.
+        """
         with self._lock:
-            if self._file.closed:
+            if self._closed:
                 return
-            with contextlib.closing(self._file):
-                if not self._broken:
-                    self._put(encode_line({"kind": "footer", "records": self._records, "sha256": self._digest.hexdigest()}))
+            self._closed = True
+            with contextlib.closing(self._sink):
+                if self._broken is None and os.getpid() == self._process:
+                    self._waiting.append(encode_line({"kind": "footer", "records": self._records, "sha256": self._digest.hexdigest()}))
+                    self._hand_over()
+                    self._sink.finish()
                     if self._fsync:
-                        os.fsync(self._file.fileno())
+                        self._sink.sync()
 
     def __enter__(self) -> Self:
         """Return the writer itself."""

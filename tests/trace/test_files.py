@@ -13,6 +13,7 @@ import pytest
 from spanfold.engine.errors import TraceError
 from spanfold.engine.events import DraftFailed, Record, SessionDropped
 from spanfold.engine.trace import TraceReader, TraceWriter, encode_record
+from spanfold.engine.trace.sinks import PlainSink
 
 
 def record(seq: int, words: str = "closed") -> Record:
@@ -47,22 +48,13 @@ def test_reopening_starts_a_new_segment(tmp_path: Path):
 
 
 def test_each_record_is_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    writer = TraceWriter(tmp_path / "a.jsonl")
-    writes: list[bytes] = []
-    real = writer._file
-
-    class Counting:
-        closed = False
-
-        def write(self, line: bytes) -> int:
-            writes.append(line)
-            return real.write(line) or 0
-
-    monkeypatch.setattr(writer, "_file", Counting())
-    writer.write(record(0, "x" * 100_000))
-    assert writes == [encode_record(record(0, "x" * 100_000))]
-    monkeypatch.undo()
-    writer.close()
+    pieces: list[bytes] = []
+    real = PlainSink._write
+    monkeypatch.setattr(PlainSink, "_write", lambda sink, piece: (pieces.append(piece), real(sink, piece))[1])
+    with TraceWriter(tmp_path / "a.jsonl") as writer:
+        pieces.clear()
+        writer.write(record(0, "x" * 100_000))
+        assert pieces == [encode_record(record(0, "x" * 100_000))]
 
 
 def test_case_8_1_a_cut_at_every_byte_of_the_last_record_loses_only_that_record(tmp_path: Path):
@@ -149,20 +141,19 @@ def test_a_failed_write_breaks_the_writer_and_leaves_no_footer(tmp_path: Path, m
     path = tmp_path / "a.jsonl"
     writer = TraceWriter(path)
     writer.write(record(0))
-    real = writer._file
+    real = writer._sink._file
 
     class Full:
-        closed = False
-
         def write(self, line: bytes) -> int:
             return real.write(line[:10]) or 0
 
-    monkeypatch.setattr(writer, "_file", Full())
+    monkeypatch.setattr(writer._sink, "_file", Full())
     with pytest.raises(OSError, match="wrote 10 of"):
         writer.write(record(1))
     monkeypatch.undo()
-    with pytest.raises(TraceError, match="broken by an earlier write error"):
-        writer.write(record(1))
+    for use in (lambda: writer.write(record(1)), writer.flush):
+        with pytest.raises(TraceError, match=r"broken by an earlier write error \(OSError: wrote 10 of"):
+            use()
     writer.close()
     reader = TraceReader(path)
     assert list(reader) == [record(0)]
