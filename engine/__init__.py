@@ -26,6 +26,7 @@ from .errors import SessionClosed as SessionClosed
 from .errors import SessionInUse as SessionInUse
 from .errors import SpanfoldError as SpanfoldError
 from .errors import TooManySessions as TooManySessions
+from .errors import UnknownRules as UnknownRules
 from .events import CUT_BY as CUT_BY
 from .events import DISCARD_REASONS as DISCARD_REASONS
 from .events import EVENT_TYPES as EVENT_TYPES
@@ -175,6 +176,7 @@ __all__ = [
     "Trimmed",
     "Turn",
     "TurnOptions",
+    "UnknownRules",
     "Verdict",
     "View",
     "account_violations",

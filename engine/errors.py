@@ -24,6 +24,7 @@ __all__ = [
     "SpanfoldError",
     "TooManySessions",
     "TraceError",
+    "UnknownRules",
 ]
 
 
@@ -93,6 +94,22 @@ class ReplayDiverged(SpanfoldError):
         self.seq = seq
         self.recorded = recorded
         self.replayed = replayed
+
+
+class UnknownRules(ConfigError):
+    """A log was made by a version of the rules that this engine does not have: it can be read and checked, not decided again.
+
+    Attributes:
+        seq: number of the record that says so.
+        version: the log's.
+        known: this engine's.
+    """
+
+    def __init__(self, seq: int, version: int, known: int) -> None:
+        super().__init__(f"this log was made by rules version {version}, this engine has version {known}")
+        self.seq = seq
+        self.version = version
+        self.known = known
 
 
 class _WithPartial(SpanfoldError):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NoReturn
 
-from .errors import ConfigError, IllegalEvent, ReplayDiverged
+from .errors import ConfigError, IllegalEvent, ReplayDiverged, UnknownRules
 from .events import (
     CheckpointRetired,
     Committed,
@@ -41,7 +41,7 @@ from .rules import VERSION, Finish
 from .runtime import Draft, Forward, Rows, Settle, Settled
 from .state import NEW, SessionState
 
-__all__ = ["Redriver", "UnknownRules", "redrive"]
+__all__ = ["Redriver", "redrive"]
 
 #: A script consumes far fewer records than this, so with so many at hand it never meets the end of what was fed by chance.
 _LOOKAHEAD: Final = 32
@@ -49,16 +49,6 @@ _BATCH: Final = 256
 
 #: A context per (may be cancelled, may be stopped by text or by the user's decision); the fewer questions, the faster.
 _CONTEXTS: Final = {(polls, asks): Context(session=0, polls=polls, asks=asks) for polls in (False, True) for asks in (False, True)}
-
-
-class UnknownRules(ConfigError):
-    """A log was made by a version of the rules that this engine does not have. Attributes: seq, version, known."""
-
-    def __init__(self, seq: int, version: int) -> None:
-        super().__init__(f"this log was made by rules version {version}, this engine has version {VERSION}")
-        self.seq = seq
-        self.version = version
-        self.known = VERSION
 
 
 def redrive(records: Iterable[Record]) -> list[Record]:
@@ -127,6 +117,11 @@ class Redriver:
         """The state after what was decided."""
         return self._state
 
+    @property
+    def decided(self) -> int:
+        """Records that were decided again and came out equal."""
+        return 0 if self._first is None else self._seq - self._first.seq
+
     def feed(self, record: Record) -> None:
         """Take the next record."""
         log = self._log
@@ -139,11 +134,14 @@ class Redriver:
             while len(log) - self._at >= _LOOKAHEAD:
                 self._run()
             self._forget()
+        elif type(record.event) is SessionDropped:
+            self.finish()  # a drop ends its script: nothing behind it is needed to decide it, and often nothing comes
 
     def finish(self) -> None:
-        """The log ends here."""
+        """Decide all that was fed: the log ends here, or goes on after a drop."""
         while self._at < len(self._log):
             self._run()
+        self._forget()
 
     def _mark(self, event: Event, at: int) -> None:
         match event:
@@ -172,6 +170,8 @@ class Redriver:
             self._drive(script)
         except _Elsewhere:
             script.close()
+        except ConfigError as exc:  # the state that the log led to is one that the round cannot make an event of
+            self._diverged(exc)
         if self._at == began:
             self._diverged("no event")
 
@@ -183,7 +183,7 @@ class Redriver:
     def _script(self) -> Script[SessionState]:
         state, event = self._state, self._log[self._at].event
         if isinstance(event, SessionOpened | SessionResumed) and event.rules != VERSION:
-            raise UnknownRules(self._log[self._at].seq, event.rules)
+            raise UnknownRules(self._log[self._at].seq, event.rules, VERSION)
         cancels, stops = self._cancels, self._stops
         ctx = _CONTEXTS[bool(cancels) and self._near(cancels), bool(stops) and self._near(stops)]
         ahead = self._ahead()
@@ -200,6 +200,8 @@ class Redriver:
         state = self._state
         if isinstance(event, SessionOpened):
             return open_session(event, ctx)
+        if state.phase == "new":
+            self._diverged("no session that was opened")
         if isinstance(event, SessionResumed):
             return resume_session(event, state, ctx)
         if isinstance(ahead, Extended):
