@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import json
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -27,6 +28,9 @@ from spanfold.engine.state import Phase
 from spanfold.engine.transitions import TRANSITIONS
 
 ROOT = Path(__file__).resolve().parents[1]
+
+#: One record of every type; the tests hold the wire form to it.
+EXAMPLES: Final = ROOT / "tests" / "trace" / "golden_records.jsonl"
 
 WORDS: Final = (
     "Why", " is", " the", " sky", " blue", "?",
@@ -89,13 +93,15 @@ def transition_table() -> str:
 
 
 def event_reference() -> str:
-    """Every event: what it says and its fields."""
+    """Every event: what it says, its fields, and a line of a trace that holds one."""
     parts: list[str] = []
+    examples = {json.loads(line)["type"]: line for line in EXAMPLES.read_text(encoding="ascii").splitlines()}
     for cls in EVENT_TYPES:
         parts.append(f"### {cls.__name__}\n\n{_paragraphs(inspect.getdoc(cls) or '')}\n")
         fields: Sequence[attrs.Attribute[object]] = attrs.fields(cls)
         shown = [f"`{field.name.rstrip('_')}`: {_type(field)}" + ("" if field.eq else " (no part of equality)") for field in fields]
         parts.append("\n".join(f"- {one}" for one in shown) + "\n")
+        parts.append(f"```json\n{examples[cls.__name__]}\n```\n")
     return "\n".join(parts).rstrip()
 
 

@@ -1,0 +1,67 @@
+"""The golden traces of version 1: whatever this engine becomes, it reads them, and decides them as they were decided."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spanfold.engine import EVENT_TYPES, Record, fold, redrive, state_violations
+from spanfold.engine.trace import TraceReader, encode_record
+
+GOLDEN = Path(__file__).parent / "golden"
+SUMS = dict(reversed(line.split("  ")) for line in (GOLDEN / "SHA256SUMS").read_text(encoding="ascii").splitlines())
+TORN = {"torn.jsonl": 2}
+
+
+def sessions(records: list[Record]) -> dict[int, list[Record]]:
+    found: dict[int, list[Record]] = {}
+    for record in records:
+        found.setdefault(record.session, []).append(record)
+    return found
+
+
+def test_the_golden_traces_are_the_ones_that_were_recorded():
+    assert {path.name for path in GOLDEN.iterdir()} == {*SUMS, "SHA256SUMS"}
+    for name, digest in SUMS.items():
+        assert hashlib.sha256((GOLDEN / name).read_bytes()).hexdigest() == digest, f"{name} was changed: a new format is a new version"
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_a_golden_trace_reads_folds_and_redrives(name: str):
+    reader = TraceReader(GOLDEN / name)
+    records = list(reader)
+    assert records and len(reader.torn) == TORN.get(name, 0)
+    assert all(segment.closed != (segment.torn is not None) for segment in reader.segments)
+    for log in sessions(records).values():
+        state = fold(log)
+        assert state_violations(state) == () or not state.boundary
+        assert list(redrive(log)) == log
+
+
+@pytest.mark.parametrize("name", [name for name in SUMS if name not in ("torn.jsonl", "compressed.jsonl.gz")])
+def test_records_are_still_written_as_they_were(name: str):
+    lines = (GOLDEN / name).read_bytes().splitlines(keepends=True)
+    assert [encode_record(record) for record in TraceReader(GOLDEN / name)] == lines[1:-1]
+
+
+def test_together_they_hold_every_type_of_event_and_every_reason():
+    records = [record for name in SUMS for record in TraceReader(GOLDEN / name)]
+    assert {type(record.event) for record in records} == set(EVENT_TYPES)
+    finished = {record.event.reason for record in records if type(record.event).__name__ == "SessionFinished"}
+    assert finished == {"stop_token", "stop_text", "stop_when", "length", "cancelled", "closed", "failed"}
+    cut = {record.event.cut_by for record in records if type(record.event).__name__ == "Committed"}
+    assert cut == {"none", "stop_token", "stop_text", "stop_when", "stop_when_error", "length", "cancelled"}
+    calls = {record.event.call for record in records if type(record.event).__name__ == "RuntimeFailed"}
+    assert calls >= {"open", "configure", "prefill", "serial", "span", "settle", "drop"}
+
+
+def test_the_recording_script_changes_no_golden_trace(tmp_path: Path):
+    (tmp_path / "a.jsonl").write_text("kept")
+    script = Path(__file__).parents[2] / "tools" / "record_traces.py"
+    run = subprocess.run([sys.executable, str(script), str(tmp_path)], capture_output=True, text=True, check=False)
+    assert run.returncode == 1 and "recorded once" in run.stderr
+    assert (tmp_path / "a.jsonl").read_text() == "kept"
