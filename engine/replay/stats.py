@@ -22,7 +22,7 @@ from ..trace import TraceReader
 from .plain import Plain
 from .sessions import SessionKey, iter_sessions
 
-__all__ = ["AcceptanceRecord", "Account", "SessionFigures", "TraceStats", "TurnFigures", "trace_stats"]
+__all__ = ["AcceptanceRecord", "Account", "SessionCounter", "SessionFigures", "TraceStats", "TurnFigures", "account_of", "trace_stats"]
 
 
 @frozen(kw_only=True)
@@ -116,13 +116,13 @@ def trace_stats(path: str | os.PathLike[str]) -> TraceStats:
         OSError: it cannot be read.
     """
     reader = TraceReader(path)
-    counting: dict[SessionKey, _Counting] = {}
+    counting: dict[SessionKey, SessionCounter] = {}
     records = 0
     for key, record in iter_sessions(reader):
         records += 1
         session = counting.get(key)
         if session is None:
-            session = counting[key] = _Counting(key)
+            session = counting[key] = SessionCounter(key)
         try:
             session.feed(record)
         except IllegalEvent as illegal:
@@ -203,18 +203,28 @@ class _Turn:
         self.drafted: list[int] = []
 
 
-class _Counting:
-    """One session, being counted."""
+class SessionCounter:
+    """One session, being folded and counted.
+
+    Attributes:
+        opened: its first event, once there.
+        state: the fold.
+        lengths: tokens committed by a span -> spans.
+    """
 
     def __init__(self, key: SessionKey) -> None:
         self.key = key
+        self.opened: SessionOpened | None = None
         self.state = NEW
         self.lengths: Counter[int] = Counter()
         self._turns: list[_Turn] = []
 
     def feed(self, record: Record) -> None:
+        """Take the next record. Raises IllegalEvent where it does not fold."""
         event = record.event
         self.state = reduce(self.state, event)
+        if isinstance(event, SessionOpened):
+            self.opened = event
         if isinstance(event, (SessionOpened, Extended)):
             self._turns.append(_Turn(len(self._turns), record.at_ns))
             return
@@ -238,6 +248,7 @@ class _Counting:
             turn.ended_ns = record.at_ns
 
     def figures(self) -> SessionFigures:
+        """The session's figures so far."""
         runtime, width = self.state.runtime, self.state.policy.width
         engine = f"spanfold/{runtime.backend}"
         return SessionFigures(
