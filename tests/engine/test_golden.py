@@ -11,7 +11,7 @@ from pathlib import Path
 import attrs
 import corpus
 
-from spanfold.engine import fold
+from spanfold.engine import NEW, reduce
 
 GOLDEN = Path(__file__).parent / "golden" / "corpus.txt"
 
@@ -43,13 +43,33 @@ def line(value):
     return f"  {type(value).__name__} {' '.join(shown)}".rstrip()
 
 
+def seen(state):
+    """What there is of a state besides its tokens and its account, as far as it is not the default."""
+    shown = {
+        "tokens": len(state.canonical),
+        "turn": f"{state.turn.number} from {state.turn.start}",
+        "pending": len(state.pending),
+        "forward": type(state.forward).__name__ if state.forward is not None else None,
+        "failed": state.failed.call if state.failed is not None else None,
+        "finish": state.finish.reason if state.finish is not None else None,
+    }
+    plain = "phase position primed surplus offer_limit committed cut cut_detail refused drafting_off held"
+    return shown | {name: getattr(state, name) for name in plain.split()}
+
+
 def text():
+    """Every event of every log with what it changes in the state, and the account at the end."""
     made = []
     for name, log in corpus.logs().items():
         made.append(f"{name}:")
-        made.extend(line(record.event) for record in log)
-        state = fold(log)
-        made += [line(state), f"{line(state.stats)} discarded={state.stats.discarded}"]
+        state, before = NEW, {}
+        for record in log:
+            state = reduce(state, record.event)
+            now = seen(state)
+            changes = ", ".join(f"{field} {value}" for field, value in now.items() if before.get(field) != value)
+            made.append(f"{line(record.event)} | {changes}")
+            before = now
+        made.append(f"{line(state.stats)} discarded={state.stats.discarded}")
     return "\n".join(made) + "\n"
 
 

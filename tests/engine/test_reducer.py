@@ -149,3 +149,106 @@ def test_an_event_of_an_older_state_leaves_that_state_as_it_was():
     one, two = reduce(before, log[at].event), reduce(before, log[at].event)
     assert one == two and one.canonical[:] == two.canonical[:] == (*tokens, *log[at].event.tokens)
     assert before.canonical[:] == tokens
+
+
+def tokens_of(event):
+    """(field, how to put an id in its place) for everything in an event that is a token."""
+    for name in ("prompt", "tokens", "predictions", "prediction"):
+        held = getattr(event, name, None)
+        if isinstance(held, tuple):
+            for at in range(len(held)):
+                yield f"{name}[{at}]", lambda token, name=name, held=held, at=at: {name: (*held[:at], token, *held[at + 1 :])}
+        elif held is not None:
+            yield name, lambda token, name=name: {name: token}
+
+
+@pytest.mark.parametrize("name", ["plain", "serial", "turns", "accepted", "early exit", "resumed 5"])
+def test_an_id_outside_the_vocabulary_is_refused_wherever_it_stands(name):
+    state = NEW
+    for record in LOGS[name]:
+        vocabulary = (record.event if type(record.event).__name__ == "SessionOpened" else state).runtime.vocabulary
+        for where, put in tokens_of(record.event):
+            with pytest.raises(IllegalEvent):
+                reduce(state, attrs.evolve(record.event, **put(vocabulary)))
+            if where.startswith(("prompt", "prediction")):  # the last id of the vocabulary is in it
+                try:
+                    reduce(state, attrs.evolve(record.event, **put(vocabulary - 1)))
+                except IllegalEvent as error:
+                    assert "vocabulary" not in error.problem
+        state = reduce(state, record.event)
+
+
+def masked_log():
+    """Stop ids 6 and 9 may not be chosen for the first three tokens: at the absolute indices 1, 2 and 3."""
+    return LOGS["stop masked"]
+
+
+def test_a_masked_id_is_refused_in_every_row_below_its_index_and_in_no_row_from_there_on():
+    state, refused = NEW, set()
+    for record in masked_log():
+        event = record.event
+        if type(event).__name__ == "Prefilled":
+            with pytest.raises(IllegalEvent, match="prediction 0 is id 9, masked below index 4"):
+                reduce(state, attrs.evolve(event, prediction=9))
+        if type(event).__name__ == "SpanVerified":
+            for row in range(event.matched + 1):
+                predictions = (*event.predictions[:row], 9, *event.predictions[row + 1 :])
+                changed = attrs.evolve(event, predictions=predictions, matched=min(event.matched, row))
+                try:
+                    reduce(state, changed)
+                except IllegalEvent as error:
+                    assert f"prediction {row} is id 9, masked below index 4" in error.problem
+                    refused.add(event.base + row + 1)
+                else:
+                    assert event.base + row + 1 >= 4
+        state = reduce(state, event)
+    assert refused == {2, 3}
+
+
+def first(name, kind):
+    log = LOGS[name]
+    at = next(at for at, record in enumerate(log) if type(record.event).__name__ == kind)
+    return fold(log[:at]), log[at].event
+
+
+def test_a_prompt_fills_the_context_at_most():
+    opened = LOGS["plain"][0].event
+    room = attrs.evolve(opened.runtime, context_length=3)
+    assert len(reduce(NEW, attrs.evolve(opened, runtime=room)).canonical) == 3
+    with pytest.raises(IllegalEvent, match="longer than the context of 2"):
+        reduce(NEW, attrs.evolve(opened, runtime=attrs.evolve(room, context_length=2)))
+    with pytest.raises(IllegalEvent, match="the prompt is empty"):
+        reduce(NEW, attrs.evolve(opened, prompt=()))
+
+
+def test_an_extension_fills_the_context_at_most():
+    state, extended = first("turns", "Extended")
+    room = state.runtime.context_length - len(state.canonical)
+    small = state.runtime.context_length - room + 5
+    from spanfold.engine.state import evolve_state
+
+    state = evolve_state(state, runtime=attrs.evolve(state.runtime, context_length=small))
+    assert len(reduce(state, attrs.evolve(extended, tokens=(1,) * 5)).canonical) == small
+    with pytest.raises(IllegalEvent, match=f"{small + 1} tokens are more than the context of {small}"):
+        reduce(state, attrs.evolve(extended, tokens=(1,) * 6))
+
+
+def test_a_resume_takes_the_new_runtime_if_the_tokens_fit_it():
+    state, resumed = first("resumed 8", "SessionResumed")
+    length = len(state.canonical)
+    tight = attrs.evolve(resumed.runtime, context_length=length, rollback="checkpoint")
+    after = reduce(state, attrs.evolve(resumed, runtime=tight, draft=None))
+    assert after.runtime == tight and after.draft is None and after.position == 0 and not after.primed
+    with pytest.raises(IllegalEvent, match=f"{length} tokens are more than the context of {length - 1}"):
+        reduce(state, attrs.evolve(resumed, runtime=attrs.evolve(tight, context_length=length - 1)))
+    with pytest.raises(IllegalEvent, match="vocabulary 18 is not the recorded 17"):
+        reduce(state, attrs.evolve(resumed, runtime=attrs.evolve(tight, vocabulary=18)))
+
+
+def test_a_rewind_leaves_one_token():
+    state, rewound = first("turns", "Rewound")
+    length = len(state.canonical)
+    assert len(reduce(state, attrs.evolve(rewound, count=length - 1, length=1)).canonical) == 1
+    for count in (length, length + 1):
+        with pytest.raises(IllegalEvent, match="one must remain"):
+            reduce(state, attrs.evolve(rewound, count=count, length=1))

@@ -51,10 +51,10 @@ def _log(bench, prompt=PROMPT, script=(), **turn):
     return bench.logs[session.id]
 
 
-def _resumed(cut):
-    first = Bench()
-    log = _log(first)[:cut]
-    again = Bench()
+def _resumed(cut, first=None, **other):
+    """A log cut off there, and gone on with upon a fresh runtime (of another kind, where one is given)."""
+    log = _log(first if first is not None else Bench())[:cut]
+    again = Bench(**other)
     again.logs[0] = list(log)
     session = again.decoder.resume(log)
     drain(session)
@@ -143,6 +143,21 @@ def logs():
     made["cancel with a restored draft"] = _log(bench, (0,), cancel=_once_after(SpanRefused, bench))
     bench = Bench(truth, drafts=oracle(), faults=[Fault(call="forward", at=1)])
     made["cancel right after a refusal"] = _log(bench, (0,), cancel=_once_after(DraftRestored, bench))
+    for name, stop in (
+        ("token", {"stop_tokens": [6]}),
+        ("text", {"stop_texts": ["g"]}),
+        ("decision", {"stop_when": lambda token, index: index == 1}),
+    ):
+        bench = Bench(truth, drafts=oracle(), faults=[Fault(call="forward", at=1)], decoder={"text": Letters()})
+        made[f"stop {name} on a restored draft"] = _log(bench, (0,), **stop)
+    made["resumed after a failed draft"] = _resumed(7, Bench(faults=[Fault(call="draft", started=True)]))
+    made["resumed where no span can run"] = _resumed(8, rollback="none")
+    made["resumed without a head"] = _resumed(8, head=False)
+    made["resumed after the finish"] = _resumed(-1)
+    made["extended after a stop error"] = _log(
+        Bench(policy=0), max_tokens=6, stop_when=_raises_at(5), script=[("rewind", 1), ("extend", (), {"max_tokens": 2})]
+    )
+    made["rewound before the first step"] = _rewound_at_once()
     made["rewound with a restored draft"] = _pending("rewind", 1)
     made["extended with a restored draft"] = _pending("extend", (4,), max_tokens=4)
     made["closed with a restored draft"] = _pending("close")
@@ -152,8 +167,8 @@ def logs():
         made[f"cancel chunks {polls}"] = _log(
             Bench(policy=Policy(width=2, prefill_chunk=2), rollback="checkpoint" if polls % 2 else "crop"), (1,) * 7, cancel=_polls(polls)
         )
-    for call in ("open", "forward", "settle", "draft"):
-        for at in (0, 1, 2):
+    for call, places in (("open", (0,)), ("forward", (0, 1, 2)), ("settle", (0, 1)), ("draft", (0, 1))):
+        for at in places:
             for started in (False, True):
                 bench = Bench(faults=[Fault(call=call, at=at, started=started, done=None)], drafts=noisy(5, 0.6))
                 made[f"{call} {at} {'crash' if started else 'refusal'}"] = _log(bench)
@@ -175,6 +190,15 @@ def _log_closed(steps):
     session = bench.decoder.open(PROMPT, max_tokens=20)
     for _ in range(steps):
         session.step()
+    session.close()
+    return bench.logs[0]
+
+
+def _rewound_at_once():
+    bench = Bench()
+    session = bench.decoder.open(PROMPT, max_tokens=4)
+    session.rewind(1)
+    drain(session)
     session.close()
     return bench.logs[0]
 
