@@ -6,7 +6,6 @@ loses only itself. Everything else that is not as the format says is an error th
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
 import os
@@ -22,6 +21,7 @@ from ..errors import TraceError
 from ..events import Record
 from .codec import record_from_dict, same_keys, structure
 from .header import FORMAT_VERSION, Header
+from .inflate import Inflated
 from .lines import MAX_LINE_BYTES, parse_line
 from .versions import UPCASTS, Upcast, format_version, upcast
 
@@ -109,8 +109,9 @@ class TraceReader:
         self.segments = []
         with open(self.path, "rb") as file:
             if self.path.suffix == ".gz":
-                # The buffer makes readline fast, and hides from it where the compressed stream was cut.
-                yield from _Scan(self.segments, self._upcasts, lenient).entries(cast(BinaryIO, gzip.GzipFile(fileobj=file)), self._most)
+                raw = Inflated(file)
+                with io.BufferedReader(raw) as inflated:
+                    yield from _Scan(self.segments, self._upcasts, lenient, raw).entries(inflated, self._most)
             else:
                 yield from _Scan(self.segments, self._upcasts, lenient).entries(file, self._most)
         if not self.segments:
@@ -120,14 +121,15 @@ class TraceReader:
 class _Scan:
     """One pass over a file. Only ever one line, and one that may prove torn, is held."""
 
-    def __init__(self, segments: list[Segment], upcasts: Mapping[int, Upcast], lenient: bool) -> None:
+    def __init__(self, segments: list[Segment], upcasts: Mapping[int, Upcast], lenient: bool, inflated: Inflated | None = None) -> None:
         self._segments = segments
         self._upcasts = upcasts
         self._lenient = lenient
+        self._inflated = inflated
         self._version: int | None = None
         self._digest = hashlib.sha256()
 
-    def entries(self, file: BinaryIO | io.BufferedIOBase, most: int) -> Iterator[Record | Unknown]:
+    def entries(self, file: BinaryIO, most: int) -> Iterator[Record | Unknown]:
         broken: tuple[int, bytes, TraceError] | None = None
         number = 0
         try:
@@ -158,13 +160,14 @@ class _Scan:
                     continue
                 if record is not None:
                     yield record
-        except EOFError:  # the compressed stream ends inside of a block: what could be read of it was
-            self._stream_cut(number + 1, broken)
-            return
-        except (zlib.error, gzip.BadGzipFile) as problem:
+        except zlib.error as problem:
             raise TraceError(f"the compressed stream is damaged: {problem}", line=number + 1) from problem
         if broken is not None:
             self._last(*broken)
+        elif self._inflated is not None and self._inflated.cut:
+            if not self._segments:
+                raise TraceError("not a trace: the compressed stream ends before the first line", line=1)
+            self._tear(number + 1)
 
     def _line(self, got: Any, line: bytes, number: int) -> Record | None:
         if type(got) is not dict:
@@ -235,14 +238,6 @@ class _Scan:
         if line.endswith(b"\n"):
             raise TraceError(problem.problem, line=number) from problem
         self._tear(number)
-
-    def _stream_cut(self, number: int, broken: tuple[int, bytes, TraceError] | None) -> None:
-        if broken is not None:
-            self._last(*broken)
-        elif not self._segments:
-            raise TraceError("not a trace: the compressed stream ends before the first line", line=number)
-        else:
-            self._tear(number)
 
     def _tear(self, number: int) -> None:
         if not self._segments or self._segments[-1].closed:

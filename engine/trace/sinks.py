@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from ..errors import TraceError
+from .inflate import MARK, WINDOW
 from .lines import MAX_LINE_BYTES
 
 try:
@@ -24,8 +25,6 @@ __all__ = ["GzipSink", "PlainSink", "open_sink"]
 
 _START: Final = b'{"kind":"header"'
 _GZIP: Final = b"\x1f\x8b"
-_WINDOW: Final = 16 + zlib.MAX_WBITS  # gzip members, not raw zlib streams
-_MARK: Final = b"\0\0\xff\xff"  # how a sync point ends
 _BLOCK: Final = 1 << 14  # compressed bytes read at once: they cannot become more than 16 MiB
 _MOST_MARKS: Final = 64
 _MOST_REST: Final = MAX_LINE_BYTES + (1 << 20)
@@ -126,7 +125,7 @@ class GzipSink(PlainSink):
     """A compressed file: one gzip member per segment, a sync point at the end of every piece."""
 
     def __init__(self, path: Path) -> None:
-        self._deflate = zlib.compressobj(wbits=_WINDOW)
+        self._deflate = zlib.compressobj(wbits=WINDOW)
         super().__init__(path)
 
     def put(self, piece: bytes) -> None:
@@ -157,7 +156,7 @@ class GzipSink(PlainSink):
 
     def _member(self, begin: int) -> tuple[int | None, bytes, bytes]:
         """Where the member that begins here ends (None: it was cut off), its first bytes, and its last one."""
-        inflate = zlib.decompressobj(wbits=_WINDOW)
+        inflate = zlib.decompressobj(wbits=WINDOW)
         self._file.seek(begin)
         at, start, last = begin, b"", b""
         while not inflate.eof:
@@ -186,7 +185,7 @@ class GzipSink(PlainSink):
                 os.truncate(self._file.fileno(), cut)
                 self._write(trailer)
                 return _ended(rest)
-        rest = self._rest(zlib.decompressobj(wbits=_WINDOW), begin, size)
+        rest = self._rest(zlib.decompressobj(wbits=WINDOW), begin, size)
         os.truncate(self._file.fileno(), begin)
         return _ended(rest)
 
@@ -205,18 +204,18 @@ class GzipSink(PlainSink):
         self._file.seek(begin)
         while block := self._file.read(_BLOCK):
             both = tail + block
-            where = both.find(_MARK)
+            where = both.find(MARK)
             while where >= 0:
-                found.append(at - len(tail) + where + len(_MARK))
-                where = both.find(_MARK, where + 1)
+                found.append(at - len(tail) + where + len(MARK))
+                where = both.find(MARK, where + 1)
             found = found[-_MOST_MARKS:]
             at += len(block)
-            tail = both[-(len(_MARK) - 1) :]
+            tail = both[-(len(MARK) - 1) :]
         return found[::-1]
 
     def _inflated(self, begin: int, end: int) -> tuple[Any, int, int]:
         """A decompressor that was fed the file's bytes, with CRC and length of what came out."""
-        inflate = zlib.decompressobj(wbits=_WINDOW)
+        inflate = zlib.decompressobj(wbits=WINDOW)
         check = length = 0
         self._file.seek(begin)
         for at in range(begin, end, _BLOCK):
