@@ -122,7 +122,6 @@ class Sessions(RuleBasedStateMachine):
 
     @rule(model=sessions, tokens=st.lists(IDS, max_size=4), turn=turns())
     def extend(self, model, tokens, turn):
-        model.cancelled = False
         try:
             model.session.extend(tokens, cancel=lambda: model.cancelled, **turn)
         except SessionClosed:
@@ -132,6 +131,7 @@ class Sessions(RuleBasedStateMachine):
         except DecodeFailed:
             assert self.faulty
         else:
+            model.cancelled = False  # the new turn's own; a refused extension leaves the old finish as it was
             model.canonical += tokens
             model.begin(turn)
 
