@@ -5,7 +5,7 @@ from __future__ import annotations
 from .checks import broken_off, check_vocabulary, expect, refuse
 from .events import Extended, Rewound, RuntimeFailed, SessionDropped, SessionFinished, SessionOpened, SessionResumed, SpanVerified
 from .positions import boundary_position
-from .rules import finish_due, new_turn
+from .rules import finish_due, masking, new_turn
 from .state import Phase, SessionState, evolve_state, evolve_stats
 from .tokens import TokenLog
 
@@ -17,6 +17,7 @@ def on_opened(state: SessionState, event: SessionOpened, to: Phase) -> SessionSt
         refuse("the prompt is empty")
     if length > event.runtime.context_length:
         refuse(f"the prompt of {length} tokens is longer than the context of {event.runtime.context_length}")
+    expect("sampling", event.sampling, masking(event.sampling, event.stops, event.limits, event.runtime, length))
     state = evolve_state(
         state,
         phase=to,
@@ -39,6 +40,7 @@ def on_extended(state: SessionState, event: Extended, to: Phase) -> SessionState
     length = len(state.canonical) + len(event.tokens)
     if length > state.runtime.context_length:
         refuse(f"{length} tokens are more than the context of {state.runtime.context_length}")
+    expect("sampling", event.sampling, masking(event.sampling, event.stops, event.limits, state.runtime, length))
     return evolve_state(
         state,
         phase=to,
