@@ -37,7 +37,7 @@ from .positions import boundary_position
 from .reducer import reduce
 from .requests import AskDraft, AskStop, Configure, Context, Drop, Failed, Floor, Open, Poll, Reset, Script, StopVerdict
 from .round import conclude, drop_session, extend_session, open_session, resume_session, rewind_session, run_round
-from .rules import VERSION, Finish
+from .rules import VERSION, Finish, finish_due
 from .runtime import Draft, Forward, Rows, Settle, Settled
 from .state import NEW, SessionState
 
@@ -95,6 +95,7 @@ class Redriver:
         self._polled = 0
         self._fed_to = 0
         self._dropping = False
+        self._instead: object = None  # what the script at hand came to, where the recorded run may have left it
         # Where, from the end of what was decided, a cancel, a user's stop and an interrupt lie: seldom anywhere.
         self._cancels: list[int] = []
         self._stops: list[int] = []
@@ -151,7 +152,7 @@ class Redriver:
                 self._cancels.append(at)
             case Committed(cut_by="stop_text" | "stop_when" | "stop_when_error"):
                 self._stops.append(at)
-            case SessionDropped() if event.reason.startswith("interrupted"):
+            case SessionDropped() if event.reason.startswith("interrupted: "):
                 self._interrupts.append(at)
             case _:
                 pass
@@ -164,7 +165,7 @@ class Redriver:
             marks[:] = [mark - done for mark in marks if mark >= done]
 
     def _run(self) -> None:
-        began, self._fed_to, self._dropping = self._at, 0, False
+        began, self._fed_to, self._dropping, self._instead = self._at, 0, False, None
         script = self._script()
         try:
             self._drive(script)
@@ -173,7 +174,7 @@ class Redriver:
         except ConfigError as exc:  # the state that the log led to is one that the round cannot make an event of
             self._diverged(exc)
         if self._at == began:
-            self._diverged("no event")
+            self._diverged("no event" if self._instead is None else self._instead)
 
     def _near(self, marks: list[int]) -> bool:
         return any(self._at <= mark < self._at + _LOOKAHEAD for mark in marks)
@@ -208,15 +209,20 @@ class Redriver:
             return extend_session(ahead, state, ctx)
         if isinstance(ahead, Rewound):
             return rewind_session(ahead.count, state, ctx)
-        if isinstance(ahead, SessionFinished) and ahead.reason in ("closed", "failed"):
-            return conclude(state, Finish(ahead.reason, ahead.limit, ahead.detail))
+        if isinstance(ahead, SessionFinished) and ahead.reason == "closed":
+            return conclude(state, finish_due(state) or Finish("closed"))
+        if isinstance(ahead, SessionFinished) and ahead.reason == "failed":
+            return conclude(state, Finish("failed", None, ahead.detail))
         if isinstance(ahead, RuntimeFailed) and ahead.call == "configure":
             turn = state.turn
             again = Extended(tokens=(), limits=turn.limits, stops=turn.stops, sampling=turn.sampling, turn=turn.number + 1)
             return extend_session(again, state, ctx)
-        if isinstance(ahead, SessionDropped) or (isinstance(ahead, RuntimeFailed) and ahead.call == "drop"):
-            self._dropping = True
-            return drop_session(state, self._drop_reason())
+        if self._drops(ahead):
+            reason = self._drop_reason()
+            # A drop for a failed call is part of the script that failed, so it cannot come from outside.
+            if reason is None or reason in ("closed", "failed") or reason.startswith("interrupted: "):
+                self._dropping = True
+                return drop_session(state, reason or "closed")
         return None
 
     def _ahead(self) -> Event | None:
@@ -228,11 +234,15 @@ class Redriver:
                 return event
         return None
 
-    def _drop_reason(self) -> str:
+    def _drops(self, ahead: Event | None) -> bool:
+        return isinstance(ahead, SessionDropped) or (isinstance(ahead, RuntimeFailed) and ahead.call == "drop")
+
+    def _drop_reason(self) -> str | None:
+        """The reason of the drop that comes; None: the log breaks off before it."""
         for record in self._log[self._at : self._at + 4]:
             if isinstance(record.event, SessionDropped):
                 return record.event.reason
-        return ""
+        return None
 
     # -- driving it ------------------------------------------------------------------------------------------------------
 
@@ -259,16 +269,14 @@ class Redriver:
         return event
 
     def _interrupted(self) -> bool:
-        ahead = self._ahead()
-        return (
-            isinstance(ahead, SessionDropped) or (isinstance(ahead, RuntimeFailed) and ahead.call == "drop")
-        ) and self._drop_reason().startswith("interrupted")
+        return self._drops(self._ahead()) and (self._drop_reason() or "").startswith("interrupted: ")
 
     def _record(self, event: Event) -> SessionState:
         recorded = self._next(event)
         if not event == recorded:  # noqa: SIM201 - `!=` would call `==` through one more function
             if self._state.boundary and not isinstance(event, SessionFinished):
                 # The recorded run may have been left at this boundary (an interrupt); _script finds what came then.
+                self._instead = event
                 raise _Elsewhere
             self._diverged(event)
         record = self._log[self._at]
@@ -294,6 +302,7 @@ class Redriver:
 
     def _unanswerable(self, request: object) -> NoReturn:
         if self._state.boundary:
+            self._instead = request
             raise _Elsewhere
         self._diverged(request)
 
