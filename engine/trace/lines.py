@@ -37,8 +37,9 @@ def _no_constant(word: str) -> object:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise TraceError(f"the field {next(name for name in names if names.count(name) > 1)!r:.60} stands twice in one object")
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
+        raise TraceError(f"the field {twice!r:.60} stands twice in one object")
     return made
 
 

@@ -29,6 +29,7 @@ __all__ = ["Segment", "TraceReader", "Unknown"]
 
 _FOOTER_KEYS: Final = frozenset({"kind", "records", "sha256"})
 _HEADER_KEYS: Final = frozenset({"kind"})
+_BEGINS: Final = b'{"kind":"'
 _SHOWN: Final = 200
 
 
@@ -146,7 +147,7 @@ class _Scan:
                     broken = (number, line, problem)
                     continue
                 if broken is not None:
-                    if type(got) is dict and cast(dict[str, Any], got).get("kind") == "header":
+                    if self._is_torn(broken[1]) and type(got) is dict and cast(dict[str, Any], got).get("kind") == "header":
                         self._tear(broken[0])
                     else:
                         yield self._no_line(*broken)
@@ -235,9 +236,16 @@ class _Scan:
         """The last line is no JSON: torn, unless somebody ended it."""
         if not self._segments:
             raise TraceError(f"not a trace: {problem.problem}", line=number) from problem
-        if line.endswith(b"\n"):
+        if line.endswith(b"\n") or not self._is_torn(line):
             raise TraceError(problem.problem, line=number) from problem
         self._tear(number)
+
+    def _is_torn(self, line: bytes) -> bool:
+        """Whether this can be what is left of one of our lines: its beginning, or, where a machine died, the space for it alone."""
+        body = line.removesuffix(b"\n")
+        if self._segments and body and not body.strip(b"\0"):
+            return True
+        return body.startswith(_BEGINS) or (bool(body) and _BEGINS.startswith(body))
 
     def _tear(self, number: int) -> None:
         if not self._segments or self._segments[-1].closed:
