@@ -13,6 +13,7 @@ from typing import NoReturn
 from .. import registry
 from ..errors import SpanfoldError
 from .terminal import Terminal
+from .trace_arguments import TRACE_COMMANDS, add_trace_commands
 
 __all__ = ["main"]
 
@@ -73,6 +74,8 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--compare", action="store_true", help="also run without speculation and compare tokens and speed")
     one.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
+    add_trace_commands(commands)
+
     two = commands.add_parser("backends", help="list what is installed and what an extra would add")
     two.add_argument("--json", action="store_true", help="print one JSON array instead of text")
     return made
@@ -94,13 +97,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments, without the program's name; None: those of the process.
 
     Returns:
-        The exit code: 0, 1 (a comparison found different tokens), 2 (an error), 130 (interrupted).
+        The exit code: 0, 1 (violated, diverged, different), 2 (an error), 130 (interrupted).
     """
     args = parser().parse_args(argv)
     terminal = Terminal()
     try:
         if args.command == "backends":
             return _backends(args, terminal)
+        if args.command in TRACE_COMMANDS:
+            return _on_traces(args, terminal)
         from .generate import run
 
         return run(args, terminal)
@@ -116,6 +121,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         terminal.note(f"spanfold {args.command}: {_explained(error)}")
         return ERROR
+
+
+def _on_traces(args: argparse.Namespace, terminal: Terminal) -> int:
+    from . import replaying, traces
+
+    run = {
+        "check": traces.run_check,
+        "dump": traces.run_dump,
+        "stats": traces.run_stats,
+        "replay": replaying.run_replay,
+        "diff": replaying.run_diff,
+        "resume": replaying.run_resume,
+    }
+    return run[args.command](args, terminal)
 
 
 def _explained(error: Exception) -> str:
