@@ -199,7 +199,7 @@ def test_two_processors_stay_two_and_two_equal_texts_stay_equal():
 
 
 def test_the_writer_redacts_the_header_too_and_says_so(tmp_path: Path):
-    runtime = ScriptedRuntime(hash_target(3, 17), drafts=noisy(5, 0.7), model="/home/somebody/secret-model", stop_tokens=(3,))
+    runtime = ScriptedRuntime(hash_target(3, 17), drafts=noisy(5, 0.7), model="/srv/models/somebody", stop_tokens=(3,))
     for name, key in (("a", KEY), ("b", KEY), ("c", None)):
         path = tmp_path / name
         with (
