@@ -207,6 +207,8 @@ def _check_commit(state: SessionState, event: Committed) -> int:
     cut = event.cut_by
     if stopped != (cut == "stop_token"):
         refuse(f"cut_by is {cut!r} where the last token is {'' if stopped else 'not '}a stop token")
+    if cut == "stop_text" and event.detail not in state.turn.stops.texts:
+        refuse(f"{event.detail!r} is not among the turn's stop texts")
     if cut == "cancelled":
         if event.source != "span" or count >= possible:
             refuse("a cancel can cut only a span, and only short")

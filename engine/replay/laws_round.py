@@ -203,6 +203,8 @@ def _check_stops(ledger: Ledger, event: Committed, possible: int) -> None:
                 ledger.broken("law 3", f"the stop token {token} came before min_tokens")
     if cut == "stop_token" and (not count or event.tokens[-1] not in stops):
         ledger.broken("law 3", "cut by a stop token that is not there")
+    if cut == "stop_text" and event.detail not in ledger.stop_texts:
+        ledger.broken("law 3", f"cut by {event.detail!r}, which is no stop text of the turn")
     if cut == "none" and count != possible:
         ledger.broken("law 3", f"{count} of {possible} committed and nothing cut them")
 

@@ -58,6 +58,7 @@ class Ledger:
         self.runtime: RuntimeInfo | None = None  # None: not opened yet
         self.limits = Limits()
         self.stop_ids: frozenset[int] = frozenset()
+        self.stop_texts: tuple[str, ...] = ()
         self.length = 0
         self.position = 0
         self.turn = 0
@@ -128,7 +129,7 @@ class Ledger:
     def begin_turn(self, limits: Limits, stops: Stops, given: tuple[int, ...]) -> None:
         """Take over what a turn is opened with."""
         assert self.runtime is not None
-        self.limits, self.stop_ids = limits, frozenset(stops.tokens)
+        self.limits, self.stop_ids, self.stop_texts = limits, frozenset(stops.tokens), stops.texts
         if stops.ignore_eos:
             self.stop_ids -= frozenset(self.runtime.stop_tokens)
         self.length += len(given)
