@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 EXTRAS ?= torch,cli,dev
-PROMPT ?= Explain in two sentences why the sky is blue.
+PROMPT ?= Describe cooking in detail.
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help

@@ -18,6 +18,10 @@ PAGES = [*sorted((ROOT / "docs").rglob("*.md")), *(ROOT / name for name in ("REA
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.DOTALL | re.MULTILINE)
 
 
+#: A command of the trace tutorial and what it prints.
+CONSOLE = re.compile(r"^```console\n\$ spanfold ([^\n]*)\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
+
+
 def shown(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
@@ -84,3 +88,14 @@ def test_the_makefile_knows_what_the_readme_names():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in re.findall(r"^make (\w[\w-]*)", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+@pytest.mark.parametrize(("command", "expected"), CONSOLE.findall((ROOT / "docs" / "find-the-bug.md").read_text(encoding="utf-8")))
+def test_the_commands_of_the_trace_tutorial_print_what_it_says(
+    command: str, expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    from spanfold.engine.cli import main
+
+    monkeypatch.chdir(ROOT / "docs" / "traces")
+    main(command.split())
+    assert capsys.readouterr().out == expected
