@@ -43,7 +43,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-_decode: Final = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_unique).decode
+_decoder: Final = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_unique)
 
 
 def parse_line(line: bytes | str) -> Any:
@@ -55,7 +55,12 @@ def parse_line(line: bytes | str) -> Any:
     if len(line) > _LONG:
         _refuse_costly(line if isinstance(line, bytes) else line.encode("utf-8", "surrogatepass"))
     try:
-        return _decode(line.decode("utf-8") if isinstance(line, bytes) else line)
+        text = line.decode("utf-8") if isinstance(line, bytes) else line
+        if text[-1:] == "\n" and text[:1] == "{":
+            got, end = _decoder.raw_decode(text)
+            if end == len(text) - 1:
+                return got
+        return _decoder.decode(text)
     except UnicodeDecodeError as problem:
         raise TraceError(f"not UTF-8 at byte {problem.start}{_hint(line)}") from problem
     except (ValueError, RecursionError) as problem:
