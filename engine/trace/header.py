@@ -12,10 +12,12 @@ from attrs import field
 from ..errors import ConfigError
 from ..values import RuntimeInfo, flag, instance, integer, text, value
 
-__all__ = ["FORMAT", "FORMAT_VERSION", "Header", "libraries"]
+__all__ = ["FORMAT", "FORMAT_VERSION", "HEADER_BEGINS", "Header", "libraries"]
 
 FORMAT: Final = "spanfold-trace"
 FORMAT_VERSION: Final = 1
+#: How every trace, and every segment, begins, in all versions.
+HEADER_BEGINS: Final = b'{"kind":"header"'
 
 #: Their versions are written down where they are installed; none of them is imported for it.
 _WATCHED: Final = ("spanfold", "attrs", "cattrs", "torch", "transformers", "onnxruntime", "onnxruntime-gpu")

@@ -20,7 +20,7 @@ from attrs import define, frozen
 from ..errors import TraceError
 from ..events import Record
 from .codec import record_from_dict, same_keys, structure
-from .header import FORMAT_VERSION, Header
+from .header import FORMAT_VERSION, HEADER_BEGINS, Header
 from .inflate import Inflated
 from .lines import MAX_LINE_BYTES, parse_line
 from .versions import UPCASTS, Upcast, format_version, upcast
@@ -245,7 +245,8 @@ class _Scan:
         body = line.removesuffix(b"\n")
         if self._segments and body and not body.strip(b"\0"):
             return True
-        return body.startswith(_BEGINS) or (bool(body) and _BEGINS.startswith(body))
+        begins = _BEGINS if self._segments and not self._segments[-1].closed and self._segments[-1].torn is None else HEADER_BEGINS
+        return body.startswith(begins) or (bool(body) and begins.startswith(body))
 
     def _tear(self, number: int) -> None:
         if not self._segments or self._segments[-1].closed:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from ..errors import TraceError
+from .header import HEADER_BEGINS
 from .inflate import MARK, WINDOW
 from .lines import MAX_LINE_BYTES
 
@@ -23,7 +24,6 @@ except ImportError:  # no advisory locks on this system
 
 __all__ = ["GzipSink", "PlainSink", "open_sink"]
 
-_START: Final = b'{"kind":"header"'
 _GZIP: Final = b"\x1f\x8b"
 _BLOCK: Final = 1 << 14  # compressed bytes read at once: they cannot become more than 16 MiB
 _MOST_MARKS: Final = 64
@@ -112,12 +112,12 @@ class PlainSink:
         if end == 0:
             return b""
         self._file.seek(0)
-        self._check_start(self._file.read(len(_START)))
+        self._check_start(self._file.read(len(HEADER_BEGINS)))
         self._file.seek(end - 1)
         return b"" if self._file.read(1) == b"\n" else b"\n"
 
     def _check_start(self, start: bytes) -> None:
-        if not _START.startswith(start[: len(_START)]):
+        if not HEADER_BEGINS.startswith(start[: len(HEADER_BEGINS)]):
             raise TraceError(f"{self.path} holds something that is no trace; nothing is appended to it, name another file")
 
 
@@ -170,7 +170,7 @@ class GzipSink(PlainSink):
                 out = inflate.decompress(block)
             except zlib.error as problem:
                 raise TraceError(f"{self.path} is damaged ({problem}); nothing is appended to it, name another file") from problem
-            start = start or out[: len(_START)]
+            start = start or out[: len(HEADER_BEGINS)]
             last = out[-1:] or last
         return at - len(inflate.unused_data), start, last
 
