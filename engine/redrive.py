@@ -192,6 +192,10 @@ class Redriver:
             script = self._command(event, ahead, ctx)
             if script is not None:
                 return script
+        if ahead is None and isinstance(event, DraftDiscarded):
+            script = self._broken_off(event, ctx)
+            if script is not None:
+                return script
         if state.phase != "ready":
             self._diverged("nothing that this phase allows")
         return run_round(state, ctx)
@@ -214,9 +218,7 @@ class Redriver:
         if isinstance(ahead, SessionFinished) and ahead.reason == "failed":
             return conclude(state, Finish("failed", None, ahead.detail))
         if isinstance(ahead, RuntimeFailed) and ahead.call == "configure":
-            turn = state.turn
-            again = Extended(tokens=(), limits=turn.limits, stops=turn.stops, sampling=turn.sampling, turn=turn.number + 1)
-            return extend_session(again, state, ctx)
+            return extend_session(self._some_extension(), state, ctx)
         if self._drops(ahead):
             reason = self._drop_reason()
             # A drop for a failed call is part of the script that failed, so it cannot come from outside.
@@ -224,6 +226,26 @@ class Redriver:
                 self._dropping = True
                 return drop_session(state, reason or "closed")
         return None
+
+    def _broken_off(self, event: DraftDiscarded, ctx: Context) -> Script[SessionState] | None:
+        """The script that began with this discard, where the log ends before the event that names it."""
+        state = self._state
+        match event.reason:
+            case "rewound":
+                return rewind_session(1, state, ctx)
+            case "extended":
+                return extend_session(self._some_extension(), state, ctx)
+            case "cancelled" | "failed":
+                return conclude(state, Finish(event.reason))
+            case "finished":
+                return conclude(state, Finish("closed"))
+            case _:
+                return None
+
+    def _some_extension(self) -> Extended:
+        """An extension of which nothing is in the log but what came before it."""
+        turn = self._state.turn
+        return Extended(tokens=(), limits=turn.limits, stops=turn.stops, sampling=turn.sampling, turn=turn.number + 1)
 
     def _ahead(self) -> Event | None:
         """The next event that is not a discard."""
