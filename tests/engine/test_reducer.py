@@ -6,7 +6,22 @@ import laws
 import pytest
 from corpus import renumbered, variants
 
-from spanfold.engine import EVENT_TYPES, NEW, IllegalEvent, Record, fold, redrive, reduce, state_violations
+from spanfold.engine import (
+    EVENT_TYPES,
+    NEW,
+    DraftDiscarded,
+    IllegalEvent,
+    Record,
+    Rewound,
+    RuntimeFailed,
+    SessionDropped,
+    SessionResumed,
+    Trimmed,
+    fold,
+    redrive,
+    reduce,
+    state_violations,
+)
 from spanfold.engine.transitions import TRANSITIONS
 
 LOGS = corpus.logs()
@@ -178,18 +193,19 @@ def test_an_id_outside_the_vocabulary_is_refused_wherever_it_stands(name):
         state = reduce(state, record.event)
 
 
-def masked_log():
+@pytest.mark.parametrize("name", ["stop masked", "masked, serial"])
+def test_a_masked_id_is_refused_in_every_row_below_its_index_and_in_no_row_from_there_on(name):
     """Stop ids 6 and 9 may not be chosen for the first three tokens: at the absolute indices 1, 2 and 3."""
-    return LOGS["stop masked"]
-
-
-def test_a_masked_id_is_refused_in_every_row_below_its_index_and_in_no_row_from_there_on():
     state, refused = NEW, set()
-    for record in masked_log():
+    for record in LOGS[name]:
         event = record.event
         if type(event).__name__ == "Prefilled":
             with pytest.raises(IllegalEvent, match="prediction 0 is id 9, masked below index 4"):
                 reduce(state, attrs.evolve(event, prediction=9))
+        if type(event).__name__ == "SerialDecoded" and event.base + 1 < 4:
+            with pytest.raises(IllegalEvent, match="prediction 0 is id 9, masked below index 4"):
+                reduce(state, attrs.evolve(event, prediction=9))
+            refused.add(event.base + 1)
         if type(event).__name__ == "SpanVerified":
             for row in range(event.matched + 1):
                 predictions = (*event.predictions[:row], 9, *event.predictions[row + 1 :])
@@ -252,3 +268,66 @@ def test_a_rewind_leaves_one_token():
     for count in (length, length + 1):
         with pytest.raises(IllegalEvent, match="one must remain"):
             reduce(state, attrs.evolve(rewound, count=count, length=1))
+
+
+def states(phase):
+    """Every state of the corpus in this phase with at least two tokens pending, and the events that led to it."""
+    for name, log in LOGS.items():
+        state, events = NEW, []
+        for record in log:
+            state = reduce(state, record.event)
+            events.append(record.event)
+            if state.phase == phase and state.stats.pending >= 2:
+                yield name, state, events[:]
+
+
+@pytest.mark.parametrize("phase", ["ready", "offered", "drafted", "serial", "verified", "unsettled", "failing"])
+def test_pending_tokens_leave_one_by_one_as_they_leave_at_once(phase):
+    found = 0
+    for name, state, _ in states(phase):
+        found += 1
+        count = state.stats.pending
+        at_once = reduce(state, DraftDiscarded(count=count, reason="failed"))
+        one_by_one = state
+        for _ in range(count):
+            one_by_one = reduce(one_by_one, DraftDiscarded(count=1, reason="failed"))
+        assert one_by_one == at_once and at_once.stats.pending == 0 and at_once.pending == () and at_once.surplus == 0, name
+        assert at_once.phase == ("ready" if phase in ("ready", "offered", "drafted") else phase)
+        with pytest.raises(IllegalEvent):
+            reduce(state, DraftDiscarded(count=count + 1, reason="failed"))
+        assert reduce(at_once, SessionDropped(reason="interrupted")).phase == "dropped"
+    assert found
+
+
+def test_a_verified_span_that_fails_before_its_commit_is_trimmed_to_its_base():
+    found = 0
+    for _, state, events in states("verified"):
+        found += 1
+        base = state.forward.base
+        failed = RuntimeFailed(call="span", started=True, error="E", message="", observed=state.position)
+        more = [failed, DraftDiscarded(count=state.stats.pending, reason="failed")]
+        for event in more:
+            state = reduce(state, event)
+        assert state.phase == "failing" and state.position == base
+        trim = Trimmed(from_=failed.observed, to=base, observed=base, cause="failure")
+        with pytest.raises(IllegalEvent):
+            reduce(state, attrs.evolve(trim, to=base + 1, observed=base + 1))
+        after = reduce(state, trim)
+        assert (after.phase, after.position, after.stats.empty_forwards) == (
+            "ready",
+            base,
+            fold(renumbered(events)).stats.empty_forwards + 1,
+        )
+        assert state_violations(after) == ()
+        assert laws.violations(renumbered([*events, *more, trim])) == []
+        resumed = reduce(state, SessionResumed(runtime=state.runtime, draft=state.draft, rules=1))
+        assert state_violations(resumed) == () and resumed.stats.empty_forwards == after.stats.empty_forwards
+    assert found
+
+
+def test_a_rewind_waits_until_nothing_is_pending():
+    for name, state, _ in states("ready"):
+        with pytest.raises(IllegalEvent, match="pending is"):
+            reduce(state, Rewound(count=1, length=len(state.canonical) - 1))
+        with pytest.raises(IllegalEvent, match="pending is"):
+            reduce(state, SessionDropped(reason=name))

@@ -157,7 +157,18 @@ def logs():
     made["extended after a stop error"] = _log(
         Bench(policy=0), max_tokens=6, stop_when=_raises_at(5), script=[("rewind", 1), ("extend", (), {"max_tokens": 2})]
     )
-    made["rewound before the first step"] = _rewound_at_once()
+    made["rewound before the first step"] = _rewound_at_once(1)
+    made["rewound to one before the first step"] = _rewound_at_once(2)
+    made["nothing, rewound"] = _log(Bench(), max_tokens=0, script=[("rewind", 1), ("extend", (2,), {"max_tokens": 2})])
+    made["rewound to two"] = _log(Bench(), max_tokens=4, script=[("rewind", 5), ("extend", (), {"max_tokens": 2})])
+    made["extended and rewound"] = _extended_and_rewound()
+    made["invalid first"] = _log(Bench(drafts=invalid(99, depth=0)), max_tokens=5)
+    made["stopped, extended"] = _log(Bench(truth, drafts=oracle()), (0,), stop_tokens=[7], script=[("extend", (1,), {"max_tokens": 3})])
+    made["refused, extended"] = _refused_and_extended()
+    made["resumed from a serial step"] = _resumed(6, Bench(policy=0))
+    made["resumed from a refusal"] = _resumed(2, Bench(faults=[Fault(call="forward")]))
+    made["resumed from a crash"] = _resumed(2, Bench(faults=[Fault(call="forward", started=True)]))
+    made["masked, serial"] = _log(Bench(truth, policy=0), (0,), stop_tokens=[6, 9], min_tokens=3)
     made["rewound with a restored draft"] = _pending("rewind", 1)
     made["extended with a restored draft"] = _pending("extend", (4,), max_tokens=4)
     made["closed with a restored draft"] = _pending("close")
@@ -194,10 +205,34 @@ def _log_closed(steps):
     return bench.logs[0]
 
 
-def _rewound_at_once():
+def _extended_and_rewound():
     bench = Bench()
     session = bench.decoder.open(PROMPT, max_tokens=4)
+    drain(session)
+    session.extend((4,), max_tokens=3)
     session.rewind(1)
+    drain(session)
+    session.close()
+    return bench.logs[0]
+
+
+def _refused_and_extended():
+    bench = Bench(faults=[Fault(call="forward")])
+    session = bench.decoder.open(PROMPT, max_tokens=4)
+    try:
+        session.step()
+    except DecodeFailed:
+        pass
+    session.extend((4,), max_tokens=3)
+    drain(session)
+    session.close()
+    return bench.logs[0]
+
+
+def _rewound_at_once(count):
+    bench = Bench()
+    session = bench.decoder.open(PROMPT, max_tokens=4)
+    session.rewind(count)
     drain(session)
     session.close()
     return bench.logs[0]
