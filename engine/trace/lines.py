@@ -7,6 +7,7 @@ that is not UTF-8, a byte order mark, and lines that would cost more memory or t
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -21,6 +22,8 @@ MAX_LINE_BYTES: Final = 16 * 1024 * 1024
 # so a long line that holds more brackets than this (in texts too) is not one of ours.
 _LONG: Final = 256 * 1024
 _MOST_BRACKETS: Final = 50_000
+# Python refuses integers of more than 4300 digits, whose reading takes quadratic time, unless a program has switched that off.
+_ENDLESS: Final = re.compile(rb"\d{5000}")
 
 _encode: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
@@ -73,12 +76,14 @@ def _refuse_costly(line: bytes) -> None:
     brackets = line.count(b"[") + line.count(b"{")
     if brackets > _MOST_BRACKETS:
         raise TraceError(f"a line of {len(line)} bytes with {brackets} brackets is no line of a trace (at most {_MOST_BRACKETS})")
+    if _ENDLESS.search(line):
+        raise TraceError("not JSON (an integer of too many digits)")
 
 
 def _short(problem: Exception) -> str:
     if isinstance(problem, json.JSONDecodeError):
         return f"{problem.msg} at character {problem.pos}"
-    return "nested too deeply" if isinstance(problem, RecursionError) else str(problem)
+    return "nested too deeply" if isinstance(problem, RecursionError) else "an integer of too many digits"
 
 
 def _hint(line: bytes | str) -> str:

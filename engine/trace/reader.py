@@ -181,6 +181,8 @@ class _Scan:
             segment.records += 1
             return record_from_dict(self._present(fields))
         if kind == "header":
+            if not line.startswith(HEADER_BEGINS):
+                raise TraceError(f"a header begins with {HEADER_BEGINS.decode()}, without spaces: that is how a trace is recognised")
             segment = Segment(line=number)
             self._segments.append(segment)
             self._digest = hashlib.sha256()

@@ -92,8 +92,19 @@ class PlainSink:
             raise OSError(f"wrote {written} of {len(piece)} bytes to {self.path}; is the disk full?")
 
     def sync(self) -> None:
-        """Wait until the disk has everything. Devices that have nothing to wait for are fine."""
+        """Wait until the disk has everything."""
         os.fsync(self._file.fileno())
+
+    def sync_name(self) -> None:
+        """Wait until the disk has the file's name too, where folders can be waited for: a new file is lost without it."""
+        try:
+            folder = os.open(self.path.parent, os.O_RDONLY)
+        except PermissionError:  # Windows opens no folders, and keeps names by itself
+            return
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
     def finish(self) -> None:
         """What a file needs at its end."""

@@ -89,6 +89,9 @@ class TraceWriter:
         self._sink, before = open_sink(self.path)
         try:
             self._sink.put(before + encode_line({"kind": "header", **unstructure(header)}))
+            if fsync:
+                self._sink.sync()
+                self._sink.sync_name()
         except BaseException:
             self._sink.close()
             raise

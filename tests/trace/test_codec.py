@@ -13,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spanfold.engine.errors import TraceError
-from spanfold.engine.events import EVENT_TYPES, Record, SerialDecoded, SessionFinished, SpanVerified, Trimmed
+from spanfold.engine.events import EVENT_TYPES, Extended, Record, SerialDecoded, SessionFinished, SpanVerified, Trimmed
 from spanfold.engine.trace import decode_record, encode_record, record_from_dict, record_to_dict
-from spanfold.engine.trace.codec import EVENT_TAGS, parse_line
+from spanfold.engine.trace.codec import EVENT_TAGS
+from spanfold.engine.trace.lines import parse_line
+from spanfold.engine.values import Limits, Sampling, Stops
 
 PLAIN = Record(
     seq=3,
@@ -147,6 +149,14 @@ def test_case_8_3_a_line_is_one_strict_json_object(line: bytes, message: str):
 def test_an_integer_too_large_for_the_format_is_refused_when_written():
     with pytest.raises(TraceError, match=r"\$\.event\.predictions\[1\].*below 2\*\*53"):
         encode_record(Record(seq=0, session=0, event=SpanVerified(base=0, rows=2, predictions=(1, 2**53), matched=0, observed=2)))
+
+
+def test_a_seed_of_more_digits_than_the_format_has_is_refused_when_written():
+    extended = Extended(tokens=(), limits=Limits(), stops=Stops(), sampling=Sampling(seed=10**40), turn=1)
+    with pytest.raises(TraceError, match="at most 40 digits"):
+        encode_record(Record(seq=0, session=0, event=extended))
+    most = attrs.evolve(extended, sampling=Sampling(seed=10**40 - 1))
+    assert decode_record(encode_record(Record(seq=0, session=0, event=most))).event == most
 
 
 def test_the_wire_form_is_the_one_that_was_published():

@@ -16,7 +16,7 @@ from spanfold.engine import fold
 from spanfold.engine.errors import TraceError
 from spanfold.engine.events import Committed, Record, SessionDropped, SpanVerified
 from spanfold.engine.trace import FORMAT_VERSION, TraceReader, TraceWriter, Unknown, encode_record
-from spanfold.engine.trace.lines import parse_line
+from spanfold.engine.trace.lines import encode_line, parse_line
 
 GOLDEN = Path(__file__).parent / "golden"
 PLAIN = (GOLDEN / "accepted.jsonl").read_bytes().splitlines(keepends=True)
@@ -82,7 +82,7 @@ def test_case_8_12_a_file_that_cannot_be_read_is_no_empty_session(tmp_path: Path
 def changed(number: int, change: Any) -> list[bytes]:
     got = json.loads(PLAIN[number])
     change(got)
-    return [*PLAIN[:number], json.dumps(got).encode() + b"\n", *PLAIN[number + 1 :]]
+    return [*PLAIN[:number], encode_line(got), *PLAIN[number + 1 :]]
 
 
 CHANGES = [
@@ -176,7 +176,7 @@ def older(line: bytes) -> bytes:
         if got["type"] == "Committed":
             event["hits"] = event.pop("accepted")
         got = {**got, **{f"event.{name}": one for name, one in event.items()}}
-    return json.dumps(got).encode() + b"\n"
+    return encode_line(got)
 
 
 def from_0(got: dict[str, Any]) -> dict[str, Any]:
@@ -253,8 +253,8 @@ HOSTILE = {
     "deep objects": (b'{"a":' * 40_000 + b"1" + b"}" * 40_000 + b"\n", "nested too deeply"),
     "a bomb of empty arrays": (b"[" + b"[]," * 400_000 + b"[]]\n", "brackets is no line of a trace"),
     "a bomb of empty objects": (b'{"kind":"record","event":[' + b"{}," * 400_000 + b"{}]}\n", "brackets is no line of a trace"),
-    "an integer of many digits": (b'{"kind":"record","seq":' + b"9" * 5000 + b"}\n", "not JSON"),
-    "an integer of very many digits": (b'{"kind":"record","seq":' + b"9" * 1_000_000 + b"}\n", "not JSON"),
+    "an integer of many digits": (b'{"kind":"record","seq":' + b"9" * 5000 + b"}\n", "not JSON .an integer of too many digits"),
+    "an integer of very many digits": (b'{"kind":"record","seq":' + b"9" * 1_000_000 + b"}\n", "not JSON .an integer of too many digits"),
     "a huge exponent": (PLAIN[1].replace(b'"temperature":0.0', b'"temperature":1e400'), "finite"),
     "a huge seed": (PLAIN[1].replace(b'"seed":"0"', b'"seed":"' + b"9" * 4000 + b'"'), "written as a string"),
     "a huge integer": (PLAIN[1].replace(b'"seq":0', b'"seq":' + b"9" * 4000), r"\$\.seq: integers must be below 2\*\*53"),
@@ -340,6 +340,16 @@ def test_the_limit_of_a_line_can_be_moved(tmp_path: Path):
     with pytest.raises(TraceError, match="line 2: a line of more than 4096 bytes; .* larger max_line_bytes"):
         list(TraceReader(path, max_line_bytes=4096))
     assert len(list(TraceReader(path, max_line_bytes=8192))) == 1
+
+
+def test_a_trace_is_recognised_by_its_first_bytes(tmp_path: Path):
+    for first in (
+        b" " + PLAIN[0],
+        PLAIN[0].replace(b'{"kind"', b'{ "kind"'),
+        b'{"version":1,' + PLAIN[0][1:].replace(b'"version":1,', b""),
+    ):
+        with pytest.raises(TraceError, match='line 1: a header begins with {"kind":"header", without spaces'):
+            list(written(tmp_path / "a.jsonl", [first, *PLAIN[1:]]))
 
 
 def test_a_file_that_expands_without_end_is_refused_in_bounded_memory(tmp_path: Path):
