@@ -281,6 +281,7 @@ class Decoder:
                 )
             else:
                 state, last = resumed
+                share.reserve(last.session)
                 live = Live(
                     self.runtime,
                     share,

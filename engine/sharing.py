@@ -72,6 +72,11 @@ class Share:
             self._next += 1
             return session
 
+    def reserve(self, session: int) -> None:
+        """This id and those below it are taken: a resumed session brings its own from another run, and no new one may get it."""
+        with self._count_lock:
+            self._next = max(self._next, session + 1)
+
     def released(self) -> None:
         """One session less is live."""
         with self._count_lock:
