@@ -27,8 +27,6 @@ from .plain import Plain
 
 __all__ = ["RerunDifference", "RerunReport", "rerun"]
 
-_SELF_ENDING = ("stop_token", "length")
-
 
 @frozen(kw_only=True)
 class RerunDifference(Plain):
@@ -173,7 +171,8 @@ def _read(records: Iterable[Record]) -> tuple[SessionOpened, list[_Stretch], int
             stretches[-1].choices.extend(chosen)
             stretches[-1].decoded = state.decoded
         elif isinstance(event, SessionFinished):
-            stretches[-1].self_ending = event.reason in _SELF_ENDING
+            # A longer context than the recorded one would not end the turn: there it is cut.
+            stretches[-1].self_ending = event.reason == "stop_token" or event.limit == "max_tokens"
     if opened is None:
         raise TraceError("the log is empty: there is nothing to run again")
     return opened, stretches, longest
@@ -224,15 +223,13 @@ def _begin(decoder: Decoder, session: Session | None, stretch: _Stretch, opened:
         assert session is not None
         session.rewind(begin.count)
         return session
-    # The ids that stopped then, whatever the live model's own are; and no further than the recorded context.
-    stops = set(stretch.stops.tokens) - (set(opened.runtime.stop_tokens) if stretch.stops.ignore_eos else set[int]())
-    room = opened.runtime.context_length - stretch.start
-    most = room if stretch.limits.max_tokens is None else min(stretch.limits.max_tokens, room)
-    least = min(stretch.limits.min_tokens, most)
+    # The ids that stopped then, whatever the live model's own are.
+    stops = sorted(set(stretch.stops.tokens) - (set(opened.runtime.stop_tokens) if stretch.stops.ignore_eos else set[int]()))
+    most, least = stretch.limits.max_tokens, stretch.limits.min_tokens
     if isinstance(begin, SessionOpened):
-        return decoder.open(begin.prompt, max_tokens=most, min_tokens=least, stop_tokens=sorted(stops), stop_when=cut)
+        return decoder.open(begin.prompt, max_tokens=most, min_tokens=least, stop_tokens=stops, stop_when=cut)
     assert session is not None
-    session.extend(begin.tokens, max_tokens=most, min_tokens=least, stop_tokens=sorted(stops), stop_when=cut)
+    session.extend(begin.tokens, max_tokens=most, min_tokens=least, stop_tokens=stops, stop_when=cut)
     return session
 
 
