@@ -10,12 +10,16 @@ from spanfold.engine import (
     EVENT_TYPES,
     NEW,
     DraftDiscarded,
+    DraftOffered,
     IllegalEvent,
+    Prefilled,
     Record,
     Rewound,
     RuntimeFailed,
+    SerialDecoded,
     SessionDropped,
     SessionResumed,
+    SpanVerified,
     Trimmed,
     fold,
     redrive,
@@ -331,3 +335,83 @@ def test_a_rewind_waits_until_nothing_is_pending():
             reduce(state, Rewound(count=1, length=len(state.canonical) - 1))
         with pytest.raises(IllegalEvent, match="pending is"):
             reduce(state, SessionDropped(reason=name))
+
+
+@pytest.mark.parametrize("phase", ["prefilled", "serial", "verified", "unsettled", "failing", "ready", "finished"])
+def test_a_session_can_be_dropped_in_every_phase_and_its_account_stays_whole(phase):
+    found = 0
+    for name, log in LOGS.items():
+        state, events = NEW, []
+        for record in log:
+            state = reduce(state, record.event)
+            events.append(record.event)
+            if state.phase != phase:
+                continue
+            found += 1
+            more = [DraftDiscarded(count=state.stats.pending, reason="failed")] if state.stats.pending else []
+            more.append(SessionDropped(reason="interrupted"))
+            after = fold(renumbered([*events, *more]))
+            assert state_violations(after) == (), name
+            assert laws.violations(renumbered([*events, *more])) == []
+            assert laws.account_differences(renumbered([*events, *more]), after.stats) == []
+            assert after.canonical == state.canonical and after.position == 0 and after.forward is None
+    assert found
+
+
+def test_a_turn_is_prefilled_once():
+    state = fold(LOGS["plain"][:3])
+    length = len(state.canonical)
+    again = Prefilled(start=length - 1, reused=length - 1, position=length, chunks=1, prediction=0)
+    with pytest.raises(IllegalEvent, match="prefilled already"):
+        reduce(state, again)
+
+
+@pytest.mark.parametrize("name", ["stop draft", "stop when", "stop text", "cancel once after SpanVerified"])
+def test_nothing_runs_in_a_turn_that_was_ended(name):
+    log = LOGS[name]
+    at = next(at for at, record in enumerate(log) if type(record.event).__name__ == "SessionFinished")
+    state = fold(log[:at])
+    length = len(state.canonical)
+    for event in (
+        SerialDecoded(base=length - 1, prediction=0, verdict="none", observed=length),
+        DraftOffered(limit=1, tokens=(0,), origin="mtp", at=length),
+    ):
+        with pytest.raises(IllegalEvent, match="the turn was ended by"):
+            reduce(state, event)
+    resumed = reduce(state, SessionResumed(runtime=state.runtime, draft=state.draft, rules=1))
+    with pytest.raises(IllegalEvent, match="the turn was ended by"):
+        reduce(resumed, Prefilled(start=0, reused=0, position=length, chunks=1, prediction=0))
+
+
+def test_a_span_needs_a_turn_that_goes_on():
+    """A restored draft, judged by a serial step that stops the turn: its rest is no draft for a span."""
+    log = LOGS["stop token on a restored draft"]
+    at = next(at for at, record in enumerate(log) if type(record.event).__name__ == "Committed" and record.event.source == "serial") + 1
+    state = fold(log[:at])
+    assert len(state.pending) == 2
+    base = state.position
+    with pytest.raises(IllegalEvent, match="the turn was ended by stop_token"):
+        reduce(state, SpanVerified(base=base, rows=3, predictions=(*state.pending, 0), matched=2, observed=base + 3))
+
+
+def test_nothing_is_committed_beyond_what_remains():
+    log = LOGS["nothing"]
+    state = fold(log[:1])
+    with pytest.raises(IllegalEvent, match="nothing may be committed any more"):
+        reduce(state, Prefilled(start=0, reused=0, position=3, chunks=1, prediction=0))
+    log = LOGS["plain"]
+    state = fold(log[:3])
+    from spanfold.engine.state import evolve_state
+
+    turn = attrs.evolve(state.turn, limits=attrs.evolve(state.turn.limits, max_tokens=1))
+    spent = evolve_state(state, turn=turn)
+    with pytest.raises(IllegalEvent, match="nothing may be committed any more"):
+        reduce(spent, SerialDecoded(base=3, prediction=0, verdict="none", observed=4))
+    offered = DraftOffered(limit=3, tokens=(1, 2, 3), origin="mtp", at=4)
+    for most, accepted in ((4, False), (5, True)):
+        turn = attrs.evolve(state.turn, limits=attrs.evolve(state.turn.limits, max_tokens=most))
+        if accepted:
+            assert reduce(evolve_state(state, turn=turn), offered).pending == (1, 2, 3)
+        else:
+            with pytest.raises(IllegalEvent, match="limit 3 exceeds the 3 tokens that remain, less one"):
+                reduce(evolve_state(state, turn=turn), offered)

@@ -168,6 +168,12 @@ def logs():
     made["resumed from a serial step"] = _resumed(6, Bench(policy=0))
     made["resumed from a refusal"] = _resumed(2, Bench(faults=[Fault(call="forward")]))
     made["resumed from a crash"] = _resumed(2, Bench(faults=[Fault(call="forward", started=True)]))
+    made["refused, served, refused"] = _log(
+        Bench(drafts=oracle(), faults=[Fault(call="forward", at=1), Fault(call="forward", at=3)]), max_tokens=12
+    )
+    made["turns in chunks"] = _log(
+        Bench(policy=Policy(width=2, prefill_chunk=2)), max_tokens=4, script=[("extend", (4,) * 4, {"max_tokens": 3}), ("rewind", 3)]
+    )
     made["masked, serial"] = _log(Bench(truth, policy=0), (0,), stop_tokens=[6, 9], min_tokens=3)
     made["rewound with a restored draft"] = _pending("rewind", 1)
     made["extended with a restored draft"] = _pending("extend", (4,), max_tokens=4)
@@ -291,7 +297,18 @@ _WORDS = {
     "cause": ("span", "failure", "rewind", "cancel"),
     "origin": ("mtp", "prompt_lookup"),
     "call": ("open", "prefill", "serial", "span", "settle", "reset", "drop", "configure"),
-    "reason": ("stop_token", "stop_when", "length", "cancelled", "closed", "not_started", "rejected_tail", "stopped", "clipped"),
+    "reason": (
+        "stop_token",
+        "stop_text",
+        "stop_when",
+        "length",
+        "cancelled",
+        "closed",
+        "not_started",
+        "rejected_tail",
+        "stopped",
+        "clipped",
+    ),
     "limit": ("max_tokens", "context"),
 }
 
