@@ -324,7 +324,10 @@ def record_from_dict(got: object) -> Record:
             )
     except Exception:
         pass
-    return _detailed_record(got)
+    try:
+        return _detailed_record(got)
+    except RecursionError as problem:  # parsed at the edge of what Python allows, and shown beyond it
+        raise TraceError("nested too deeply") from problem
 
 
 def _detailed_record(got: object) -> Record:

@@ -28,7 +28,6 @@ from .versions import UPCASTS, Upcast, format_version, upcast
 __all__ = ["Segment", "TraceReader", "Unknown"]
 
 _FOOTER_KEYS: Final = frozenset({"kind", "records", "sha256"})
-_HEADER_KEYS: Final = frozenset({"kind"})
 _BEGINS: Final = b'{"kind":"'
 _SHOWN: Final = 200
 
@@ -115,8 +114,10 @@ class TraceReader:
                     yield from _Scan(self.segments, self._upcasts, lenient, raw).entries(inflated, self._most)
             else:
                 yield from _Scan(self.segments, self._upcasts, lenient).entries(file, self._most)
-        if not self.segments:
-            raise TraceError(f"{self.path} is empty: not a trace, and no record of an empty session either")
+            if not self.segments:
+                empty = os.fstat(file.fileno()).st_size == 0
+                what = "is empty: not a trace, and no record of an empty session either" if empty else "holds no segment of a trace"
+                raise TraceError(f"{self.path} {what}")
 
 
 class _Scan:
@@ -154,7 +155,9 @@ class _Scan:
                     broken = None
                 try:
                     record = self._line(got, line, number)
-                except TraceError as problem:
+                except (TraceError, RecursionError) as problem:
+                    if isinstance(problem, RecursionError):  # parsed at the edge of what Python allows, and shown beyond it
+                        problem = TraceError("nested too deeply")
                     if not self._lenient:
                         raise TraceError(str(problem), line=number) from problem
                     yield Unknown(number, got, str(problem))
@@ -189,9 +192,7 @@ class _Scan:
             self._version = None
             self._version = format_version(fields, self._upcasts)
             fields = self._present(fields)
-            if fields.keys() >= _HEADER_KEYS:
-                fields = {name: field for name, field in fields.items() if name != "kind"}
-            segment.header = structure(fields, Header, "$")
+            segment.header = structure({name: field for name, field in fields.items() if name != "kind"}, Header, "$")
         elif kind == "footer":
             segment = self._segment(kind)
             segment.closed = True

@@ -313,6 +313,29 @@ def test_case_8_3_a_hostile_line_gives_a_clear_error_in_bounded_memory(name: str
         tracemalloc.stop()
 
 
+@pytest.mark.parametrize(
+    "place", [b'"kind":"record"', b'"type":"SessionOpened"', b'"seq":0', b'"prompt":', b'"event":', b'"rollback":"crop"']
+)
+def test_nesting_at_the_edge_of_what_can_be_parsed_is_refused_like_any_other(place: bytes, tmp_path: Path):
+    name = place.split(b":")[0]
+    for line, start in ((PLAIN[1], [PLAIN[0]]), (PLAIN[0], [])):
+        for depth in range(300, sys.getrecursionlimit() + 20, 7):
+            deep = name + b":" + b"[" * depth + b"]" * depth + b","
+            bad = line.replace(place, deep + b'"x":' if place.endswith(b":") else deep + b'"x":0')
+            if bad == line:
+                bad = line.replace(b'"version":1', b'"version":' + b"[" * depth + b"]" * depth)
+            reader = written(tmp_path / "a.jsonl", [*start, bad, *PLAIN[len(start) + 1 :]])
+            with pytest.raises(TraceError, match=f"line {len(start) + 1}: "):
+                list(reader)
+            shown = []
+            try:
+                for one in reader.lenient():
+                    shown.append(one)
+            except TraceError as error:
+                assert "holds no segment of a trace" in str(error) and not start
+            assert len(shown) >= len(PLAIN) - 2
+
+
 def test_lines_may_end_as_windows_ends_them(tmp_path: Path):
     """Every line still parses; the digest says that the bytes are other ones."""
     reader = written(tmp_path / "a.jsonl", [line.replace(b"\n", b"\r\n") for line in PLAIN])
