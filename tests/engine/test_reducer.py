@@ -26,6 +26,7 @@ from spanfold.engine import (
     reduce,
     state_violations,
 )
+from spanfold.engine.state import evolve_state
 from spanfold.engine.transitions import TRANSITIONS
 
 LOGS = corpus.logs()
@@ -53,8 +54,9 @@ def test_what_happened_is_accepted_and_lawful(name):
 def test_whatever_the_reducer_accepts_keeps_the_laws(name):
     """Every almost-right variant of the next event, and every event of a pool, at every point of the log."""
     log, state, events = LOGS[name], NEW, []
+    pool = POOL if name in POOLED else ()
     for record in log:
-        for other in (*variants(record.event), *POOL):
+        for other in (*variants(record.event), *pool):
             try:
                 after = reduce(state, other)
             except IllegalEvent:
@@ -69,12 +71,15 @@ def test_whatever_the_reducer_accepts_keeps_the_laws(name):
         assert before == fold(renumbered(events[:-1])), "an event changed the state before it"
 
 
+#: Logs at whose every point the whole pool is tried; the others have the variants of their own next event.
+POOLED = ("plain", "serial", "turns", "stop draft", "stop error", "cancel 4", "forward 1 crash", "refused twice", "resumed 5", "chunks")
 POOL = list({repr(event): event for log in ("plain", "turns", "stop error", "cancel 4") for event in (r.event for r in LOGS[log])}.values())
 
 #: Fields that repeat what the state knows already: a change of one of them is refused at once.
 REDUNDANT = {
     "Prefilled": ("start", "position", "reused", "chunks"),
     "DraftOffered": ("at", "origin"),
+    "DraftFailed": ("origin",),
     "DraftTaken": ("tokens", "offered"),
     "DraftRestored": ("count",),
     "SpanVerified": ("base", "rows", "matched", "observed"),
@@ -197,7 +202,7 @@ def test_an_id_outside_the_vocabulary_is_refused_wherever_it_stands(name):
         state = reduce(state, record.event)
 
 
-@pytest.mark.parametrize("name", ["stop masked", "masked, serial"])
+@pytest.mark.parametrize("name", ["stop masked", "masked, serial", "masked, rejected"])
 def test_a_masked_id_is_refused_in_every_row_below_its_index_and_in_no_row_from_there_on(name):
     """Stop ids 6 and 9 may not be chosen for the first three tokens: at the absolute indices 1, 2 and 3."""
     state, refused = NEW, set()
@@ -221,8 +226,39 @@ def test_a_masked_id_is_refused_in_every_row_below_its_index_and_in_no_row_from_
                     refused.add(event.base + row + 1)
                 else:
                     assert event.base + row + 1 >= 4
+            for row in range(event.matched + 1, len(event.predictions)):  # behind a mismatch nothing was chosen
+                reduce(state, attrs.evolve(event, predictions=(*event.predictions[:row], 9, *event.predictions[row + 1 :])))
         state = reduce(state, event)
     assert refused == {2, 3}
+
+
+def test_a_reason_for_serial_rounds_is_not_written_twice():
+    for name in ("serial", "window", "give up"):
+        state = NEW
+        for record in LOGS[name]:
+            state = reduce(state, record.event)
+            if type(record.event).__name__ == "SpanRefused":
+                with pytest.raises(IllegalEvent, match="has not changed"):
+                    reduce(state, record.event)
+                assert reduce(state, attrs.evolve(record.event, reason="another")).refused == "another"
+
+
+def test_no_span_runs_before_what_was_clipped_is_discarded():
+    found = 0
+    for _, state, _ in states("drafted"):
+        if not state.surplus:
+            continue
+        found += 1
+        rows, base = len(state.pending) + 1, state.position
+        span = SpanVerified(base=base, rows=rows, predictions=(*state.pending, 0), matched=rows - 1, observed=base + rows)
+        with pytest.raises(IllegalEvent, match="no draft is ready for a span"):
+            reduce(state, span)
+        ready = reduce(state, DraftDiscarded(count=state.surplus, reason="clipped"))
+        assert reduce(ready, span).phase == "verified"
+        turn = attrs.evolve(ready.turn, limits=attrs.evolve(ready.turn.limits, max_tokens=ready.decoded + rows - 1))
+        with pytest.raises(IllegalEvent, match=f"{rows} rows exceed the {rows - 1} tokens that remain"):
+            reduce(evolve_state(ready, turn=turn), span)
+    assert found
 
 
 def first(name, kind):
@@ -245,8 +281,6 @@ def test_an_extension_fills_the_context_at_most():
     state, extended = first("turns", "Extended")
     room = state.runtime.context_length - len(state.canonical)
     small = state.runtime.context_length - room + 5
-    from spanfold.engine.state import evolve_state
-
     state = evolve_state(state, runtime=attrs.evolve(state.runtime, context_length=small))
     assert len(reduce(state, attrs.evolve(extended, tokens=(1,) * 5)).canonical) == small
     with pytest.raises(IllegalEvent, match=f"{small + 1} tokens are more than the context of {small}"):
@@ -295,6 +329,11 @@ def test_pending_tokens_leave_one_by_one_as_they_leave_at_once(phase):
         one_by_one = state
         for _ in range(count):
             one_by_one = reduce(one_by_one, DraftDiscarded(count=1, reason="failed"))
+        for some in range(1, count):
+            first = reduce(state, DraftDiscarded(count=some, reason="failed"))
+            assert first.stats.pending == len(first.pending) + first.surplus == count - some
+            assert first.pending == state.pending[: len(first.pending)]
+            assert reduce(first, DraftDiscarded(count=count - some, reason="failed")) == at_once
         assert one_by_one == at_once and at_once.stats.pending == 0 and at_once.pending == () and at_once.surplus == 0, name
         assert at_once.phase == ("ready" if phase in ("ready", "offered", "drafted") else phase)
         with pytest.raises(IllegalEvent):
@@ -394,6 +433,15 @@ def test_a_span_needs_a_turn_that_goes_on():
         reduce(state, SpanVerified(base=base, rows=3, predictions=(*state.pending, 0), matched=2, observed=base + 3))
 
 
+def test_nothing_is_decoded_or_drafted_before_the_prefill():
+    for state in (fold(LOGS["plain"][:1]), fold(LOGS["resumed 8"][:9])):
+        assert not state.primed and state.boundary
+        with pytest.raises(IllegalEvent, match="not prefilled"):
+            reduce(state, SerialDecoded(base=state.position, prediction=0, verdict="none", observed=state.position + 1))
+        with pytest.raises(IllegalEvent, match="no draft can be used here"):
+            reduce(state, DraftOffered(limit=1, tokens=(0,), origin="mtp", at=len(state.canonical)))
+
+
 def test_nothing_is_committed_beyond_what_remains():
     log = LOGS["nothing"]
     state = fold(log[:1])
@@ -401,8 +449,6 @@ def test_nothing_is_committed_beyond_what_remains():
         reduce(state, Prefilled(start=0, reused=0, position=3, chunks=1, prediction=0))
     log = LOGS["plain"]
     state = fold(log[:3])
-    from spanfold.engine.state import evolve_state
-
     turn = attrs.evolve(state.turn, limits=attrs.evolve(state.turn.limits, max_tokens=1))
     spent = evolve_state(state, turn=turn)
     with pytest.raises(IllegalEvent, match="nothing may be committed any more"):

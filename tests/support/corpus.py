@@ -3,7 +3,7 @@
 import attrs
 from harness import Bench
 
-from spanfold.backends.scripted import Fault, adversarial, invalid, list_target, noisy, oracle, short, surplus
+from spanfold.backends.scripted import Fault, adversarial, invalid, list_target, listed, noisy, oracle, short, surplus
 from spanfold.engine import Committed, DecodeFailed, DraftOffered, DraftRestored, Policy, Record, SpanRefused, SpanVerified
 
 PROMPT = (1, 2, 3)
@@ -174,6 +174,7 @@ def logs():
     made["turns in chunks"] = _log(
         Bench(policy=Policy(width=2, prefill_chunk=2)), max_tokens=4, script=[("extend", (4,) * 4, {"max_tokens": 3}), ("rewind", 3)]
     )
+    made["masked, rejected"] = _log(Bench(truth, drafts=listed((7, 7), start=2)), (0,), stop_tokens=[6, 9], min_tokens=3)
     made["masked, serial"] = _log(Bench(truth, policy=0), (0,), stop_tokens=[6, 9], min_tokens=3)
     made["rewound with a restored draft"] = _pending("rewind", 1)
     made["extended with a restored draft"] = _pending("extend", (4,), max_tokens=4)
