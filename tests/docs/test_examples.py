@@ -7,6 +7,7 @@ import io
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,17 @@ def test_the_examples_run_and_print_what_the_page_says(path: Path):
         assert out == (expected or "")
 
 
-def test_the_lines_of_the_readme_run_on_the_demo_model():
-    pytest.importorskip("torch", reason="the README's example needs the extra [torch]")
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Two threads on two busy cores are far slower than one."""
+    torch = pytest.importorskip("torch", reason="the README's example needs the extra [torch]")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_the_lines_of_the_readme_run_on_the_demo_model(one_thread: None):
     from spanfold.backends.models import assemble
     from spanfold.engine.errors import ConfigError
 
