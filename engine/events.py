@@ -374,6 +374,7 @@ class Record:
 
     def __attrs_post_init__(self) -> None:
         # One check instead of three validators: a record is made for every event.
-        for number in (self.seq, self.session, self.at_ns):
-            if type(number) is not int or number < 0:
-                raise ConfigError(f"Record.seq, .session and .at_ns must be integers of at least 0, not {number!r}")
+        seq, session, at_ns = self.seq, self.session, self.at_ns
+        if type(seq) is type(session) is type(at_ns) is int and seq >= 0 and session >= 0 and at_ns >= 0:
+            return
+        raise ConfigError(f"Record.seq, .session and .at_ns must be integers of at least 0, not {(seq, session, at_ns)!r}")

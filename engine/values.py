@@ -62,6 +62,14 @@ def integer(low: int = 0, high: int | None = None, optional: bool = False) -> _V
     if optional:
         wanted += " or None"
 
+    if high is None and not optional:  # the fields of nearly all events: as few questions as can be
+
+        def at_least(owner: object, attribute: attrs.Attribute[Any], got: object) -> None:
+            if type(got) is not int or got < low:
+                raise _bad(owner, attribute, wanted, got)
+
+        return at_least
+
     def check(owner: object, attribute: attrs.Attribute[Any], got: object) -> None:
         if got is None and optional:
             return
