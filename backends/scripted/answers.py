@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 
 from ...engine.runtime import Extras
@@ -25,7 +26,8 @@ def extras_of(
         allowed = [score for token, score in enumerate(scores) if token not in banned]
         best = scores[chosen]
         others = sorted(allowed, reverse=True)
-        margins.append(others[0] - others[1] if len(others) > 1 else math.inf)
+        # Where nothing else may be chosen the margin is as large as can be; a log has no word for infinity.
+        margins.append(others[0] - others[1] if len(others) > 1 else sys.float_info.max)
         logprobs.append(-math.log(sum(math.exp(score - best) for score in allowed)))
         logits.append(scores)
     return (

@@ -481,3 +481,15 @@ def test_constructor_arguments_are_checked():
         ScriptedRuntime(hash_target(), backlog=0)
     with pytest.raises(TypeError, match="a target is"):
         ScriptedRuntime(3, vocabulary=5)
+
+
+def test_the_margin_of_an_only_choice_is_finite():
+    """All ids but one are masked: nothing is second best, and a log has no word for infinity."""
+    from spanfold.engine import Decoder, Extras, Prefilled
+
+    events = []
+    runtime = ScriptedRuntime(hash_target(seed=1, vocabulary=2), stop_tokens=(0,))
+    with Decoder(runtime, policy=0, extras=Extras(margins=True), observers=[lambda record: events.append(record.event)]) as decoder:
+        assert decoder.generate([1], max_tokens=2, min_tokens=2).tokens == (1, 1)
+    [prefilled] = [event for event in events if isinstance(event, Prefilled)]
+    assert prefilled.margin is not None and prefilled.margin > 1e300
