@@ -125,6 +125,8 @@ class Redriver(RecordedRun):
 
     def _script(self) -> Script[SessionState]:
         state, event = self._state, self._log[self._at].event
+        if state.phase == "new" and not isinstance(event, SessionOpened):
+            self._diverged("nothing: a session begins with SessionOpened")
         if isinstance(event, SessionOpened | SessionResumed) and event.rules != VERSION:
             raise UnknownRules(self._log[self._at].seq, event.rules, VERSION)
         cancels, stops = self._cancels, self._stops
@@ -139,7 +141,7 @@ class Redriver(RecordedRun):
             if script is not None:
                 return script
         if state.phase != "ready":
-            self._diverged("nothing that this phase allows")
+            self._diverged(f"nothing: no round begins in phase {state.phase!r}")
         return run_round(state, ctx)
 
     def _command(self, event: Event, ahead: Event | None, ctx: Context) -> Script[SessionState] | None:
@@ -147,8 +149,6 @@ class Redriver(RecordedRun):
         state = self._state
         if isinstance(event, SessionOpened):
             return open_session(event, ctx)
-        if state.phase == "new":
-            self._diverged("no session that was opened")
         if isinstance(event, SessionResumed):
             return resume_session(event, state, ctx)
         if isinstance(ahead, Extended):
