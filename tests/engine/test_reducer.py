@@ -9,6 +9,7 @@ from corpus import renumbered, variants
 from spanfold.engine import (
     EVENT_TYPES,
     NEW,
+    Committed,
     DraftDiscarded,
     DraftOffered,
     IllegalEvent,
@@ -461,3 +462,86 @@ def test_nothing_is_committed_beyond_what_remains():
         else:
             with pytest.raises(IllegalEvent, match="limit 3 exceeds the 3 tokens that remain, less one"):
                 reduce(evolve_state(state, turn=turn), offered)
+
+
+def commits():
+    """(log's name, state before, event, the tokens that could be committed) for every commit of the corpus."""
+    for name, log in LOGS.items():
+        state = NEW
+        for record in log:
+            event, forward = record.event, state.forward
+            if type(event).__name__ == "Committed":
+                span = type(forward).__name__ == "SpanVerified"
+                yield name, state, event, forward.predictions[: forward.matched + 1] if span else (forward.prediction,)
+            state = reduce(state, event)
+
+
+def test_what_cut_a_commit_is_what_the_state_says():
+    for name, state, event, possible in commits():
+        count, spent = len(event.tokens), state.remaining == len(event.tokens)
+        if count and event.tokens[-1] in state.turn.stop_ids:
+            allowed = {"stop_token"}
+        else:
+            allowed = {"stop_when", "stop_when_error"} if count else set()
+            allowed |= {"length"} if spent else set()
+            allowed |= {"none"} if not spent and count == len(possible) else set()
+            allowed |= {"cancelled"} if event.source == "span" and count < len(possible) else set()
+        for cut in ("none", "stop_token", "stop_when", "stop_when_error", "length", "cancelled"):
+            changed = attrs.evolve(event, cut_by=cut)
+            if cut in allowed:
+                reduce(state, changed)
+            else:
+                with pytest.raises(IllegalEvent):
+                    reduce(state, changed)
+                    pytest.fail(f"{name}: {changed} was accepted")
+
+
+def test_no_more_is_committed_than_was_chosen_and_nothing_behind_a_stop():
+    behind_a_mismatch = behind_a_stop = 0
+    for name, state, event, possible in commits():
+        if event.source != "span":
+            continue
+        predictions, base = state.forward.predictions, state.forward.base
+        for count in range(1, len(predictions) + 1):
+            tokens = predictions[:count]
+            stop = next((at for at, token in enumerate(tokens) if token in state.turn.stop_ids), None)
+            beyond = count > len(possible)
+            cut_off = stop is not None and stop < count - 1
+            if not (beyond or cut_off):
+                continue
+            behind_a_mismatch += beyond
+            behind_a_stop += cut_off
+            accepted = min(state.forward.matched, count)
+            for cut in ("none", "length", "stop_token", "stop_when"):
+                changed = attrs.evolve(event, tokens=tokens, accepted=accepted, position=base + count, cut_by=cut)
+                with pytest.raises(IllegalEvent):
+                    reduce(state, changed)
+                    pytest.fail(f"{name}: {changed} was accepted")
+    assert behind_a_mismatch and behind_a_stop
+
+
+def test_the_rest_of_a_draft_that_a_serial_step_rejected_is_discarded_before_the_commit():
+    found = {"accepted": 0, "rejected": 0}
+    for _, state, _ in (*states("serial"), *one_pending("serial")):
+        verdict = state.forward.verdict
+        if state.forward.prediction in state.turn.stop_ids:
+            continue
+        found[verdict] += 1
+        length = len(state.canonical)
+        commit = Committed(tokens=(state.forward.prediction,), accepted=0, source="serial", position=length)
+        if verdict == "rejected":
+            with pytest.raises(IllegalEvent, match="the rest of the rejected draft is not discarded yet"):
+                reduce(state, commit)
+            state = reduce(state, DraftDiscarded(count=state.stats.pending, reason="rejected_tail"))
+        assert reduce(state, commit).phase == "ready"
+    assert all(found.values())
+
+
+def one_pending(phase):
+    """As `states`, with exactly one token pending."""
+    for name, log in LOGS.items():
+        state = NEW
+        for record in log:
+            state = reduce(state, record.event)
+            if state.phase == phase and state.stats.pending == 1 and state.remaining > 1:
+                yield name, state, []

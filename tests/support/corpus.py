@@ -174,6 +174,7 @@ def logs():
     made["turns in chunks"] = _log(
         Bench(policy=Policy(width=2, prefill_chunk=2)), max_tokens=4, script=[("extend", (4,) * 4, {"max_tokens": 3}), ("rewind", 3)]
     )
+    made["refused, rejected"] = _log(Bench(drafts=adversarial(), faults=[Fault(call="forward", at=1)]))
     made["masked, rejected"] = _log(Bench(truth, drafts=listed((7, 7), start=2)), (0,), stop_tokens=[6, 9], min_tokens=3)
     made["masked, serial"] = _log(Bench(truth, policy=0), (0,), stop_tokens=[6, 9], min_tokens=3)
     made["rewound with a restored draft"] = _pending("rewind", 1)
