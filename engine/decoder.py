@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from operator import index
@@ -180,20 +181,29 @@ class Decoder:
         live = self._live(drafting, None)
         return self._begin(live, turning, lambda: live.run(open_session(opened, Context(session=live.session))))
 
-    def resume(self, records: Iterable[Record], **options: Unpack[TurnOptions]) -> Session:
-        """Go on from the log of one session, after a crash for example: its canonical tokens are prefilled, then it decodes.
+    def resume(self, trace: str | os.PathLike[str] | Iterable[Record], **options: Unpack[TurnOptions]) -> Session:
+        """Go on with a session, after a crash for example: its canonical tokens are prefilled, then it decodes.
 
-        Limits, stops, sampling and policy are the log's; of the options only callbacks, cancel and deadline are taken.
+        Args:
+            trace: the path of a trace that holds one session (for others see ``spanfold.engine.replay.resume_trace``), or the
+                records of one.
+            **options: callbacks, cancel and deadline. Limits, stops, sampling and policy are the log's.
 
         Raises:
             ConfigError: the log is empty, or an option would change what the log fixes.
             IllegalEvent: the log is not one of this engine's, or does not fit this runtime.
+            TraceError, OSError: the trace cannot be read, or holds several sessions.
         """
         self._check_open()
+        self._check_options(options)
         fixed = sorted(set(options) & {"max_tokens", "min_tokens", "stop_tokens", "stop_texts", "ignore_eos"})
         if fixed:
             raise ConfigError(f"{fixed[0]} is fixed by the log of a resumed session: extend the session to change it")
-        kept = list(records)
+        if isinstance(trace, (str, os.PathLike)):
+            from .replay.sessions import session_log  # here, since replay stands on this module
+
+            trace = session_log(trace)
+        kept = list(trace)
         state = fold(kept)
         if not kept:
             raise ConfigError("the log is empty: open a session instead")
@@ -225,9 +235,7 @@ class Decoder:
 
     def turning(self, options: TurnOptions) -> Turning:
         """Validate the options of a turn."""
-        unknown = sorted(set(options) - _OPTIONS)
-        if unknown:
-            raise TypeError(f"unknown argument {unknown[0]!r}; known are {', '.join(sorted(_OPTIONS | {'policy'}))}")
+        self._check_options(options)
         info = self.runtime.info
         limits = Limits(max_tokens=options.get("max_tokens"), min_tokens=options.get("min_tokens", 0))
         given = options.get("stop_tokens")
@@ -242,6 +250,12 @@ class Decoder:
         if limits.min_tokens and len(set(stops.tokens)) >= info.vocabulary:
             raise ConfigError("min_tokens masks the stop ids, and stop_tokens names the whole vocabulary: nothing could be chosen")
         return self._turning(limits, stops, options)
+
+    @staticmethod
+    def _check_options(options: TurnOptions) -> None:
+        unknown = sorted(set(options) - _OPTIONS)
+        if unknown:
+            raise TypeError(f"unknown argument {unknown[0]!r}; known are {', '.join(sorted(_OPTIONS | {'policy'}))}")
 
     def _turning(self, limits: Limits, stops: Stops, options: TurnOptions) -> Turning:
         deadline = options.get("deadline_s")
