@@ -86,7 +86,7 @@ REDUNDANT = {
     "SpanVerified": ("base", "rows", "matched", "observed"),
     "SerialDecoded": ("base", "observed", "verdict"),
     "Committed": ("tokens", "accepted", "source", "position"),
-    "Trimmed": ("to", "observed", "cause"),
+    "Trimmed": ("from_", "to", "observed", "cause"),
     "CheckpointRetired": ("base", "rows", "observed"),
     "Rewound": ("count", "length"),
     "Extended": ("turn",),
@@ -108,6 +108,8 @@ def test_a_change_of_a_redundant_field_is_refused_at_once_and_names_it(name):
             ):
                 if type(event).__name__ == "Committed" and event.cut_by == "cancelled":
                     continue  # how much a cancel cut is an input
+                if changed[0] == "from_" and (event.cause == "cancel" or (state.failed and state.failed.observed is None)):
+                    continue  # how far a prefill or a failed forward had come is an input
                 with pytest.raises(IllegalEvent) as caught:
                     reduce(state, other)
                 assert caught.value.phase == state.phase and caught.value.event.startswith(type(event).__name__)
@@ -545,3 +547,44 @@ def one_pending(phase):
             state = reduce(state, record.event)
             if state.phase == phase and state.stats.pending == 1 and state.remaining > 1:
                 yield name, state, []
+
+
+def test_a_span_whose_rows_are_all_canonical_is_retired_and_never_trimmed():
+    state, retired = first("accepted", "CheckpointRetired")
+    with pytest.raises(IllegalEvent, match="retired, not trimmed"):
+        reduce(state, Trimmed(from_=state.position, to=state.position, observed=state.position, cause="span"))
+    assert reduce(state, retired).phase == "ready"
+
+
+def test_a_failure_is_repaired_only_where_the_cache_is_known_and_nothing_is_pending():
+    for _, state, _ in states("failing"):
+        trim = Trimmed(from_=state.failed.observed or 0, to=state.position, observed=state.position, cause="failure")
+        with pytest.raises(IllegalEvent):
+            reduce(state, trim)
+    for name in ("settle 0 crash", "settle position"):
+        log = LOGS[name]
+        at = next(at for at, record in enumerate(log) if getattr(record.event, "call", None) == "settle") + 1
+        state = fold(log[:at])
+        if state.stats.pending:
+            state = reduce(state, DraftDiscarded(count=state.stats.pending, reason="failed"))
+        trim = Trimmed(from_=state.failed.observed or 0, to=state.position, observed=state.position, cause="failure")
+        with pytest.raises(IllegalEvent, match="unknown place"):
+            reduce(state, trim)
+
+
+def test_at_rest_only_a_prefill_that_was_cancelled_is_trimmed():
+    cancelled = next(log for name, log in LOGS.items() if any(getattr(record.event, "cause", "") == "cancel" for record in log))
+    at = next(at for at, record in enumerate(cancelled) if getattr(record.event, "cause", "") == "cancel")
+    state, trim = fold(cancelled[:at]), cancelled[at].event
+    assert reduce(state, trim).phase == "ready"
+    for changed in (
+        attrs.evolve(trim, from_=trim.to),
+        attrs.evolve(trim, to=trim.from_, observed=trim.from_),
+        attrs.evolve(trim, to=1, observed=1),
+    ):
+        with pytest.raises(IllegalEvent):
+            reduce(state, changed)
+    primed = fold(LOGS["plain"][:3])
+    for to in (0, primed.position):
+        with pytest.raises(IllegalEvent, match="only a prefill"):
+            reduce(primed, Trimmed(from_=primed.position + 1, to=to, observed=to, cause="cancel"))

@@ -175,6 +175,10 @@ def logs():
         Bench(policy=Policy(width=2, prefill_chunk=2)), max_tokens=4, script=[("extend", (4,) * 4, {"max_tokens": 3}), ("rewind", 3)]
     )
     made["refused, rejected"] = _log(Bench(drafts=adversarial(), faults=[Fault(call="forward", at=1)]))
+    made["extended and rewound further"] = _extended_and_rewound(3)
+    for polls in range(3, 9):
+        bench = Bench(truth, drafts=oracle(), faults=[Fault(call="forward", at=1)])
+        made[f"cancel {polls} around a restored draft"] = _log(bench, (0,), cancel=_polls_once(polls))
     made["masked, rejected"] = _log(Bench(truth, drafts=listed((7, 7), start=2)), (0,), stop_tokens=[6, 9], min_tokens=3)
     made["masked, serial"] = _log(Bench(truth, policy=0), (0,), stop_tokens=[6, 9], min_tokens=3)
     made["rewound with a restored draft"] = _pending("rewind", 1)
@@ -213,12 +217,18 @@ def _log_closed(steps):
     return bench.logs[0]
 
 
-def _extended_and_rewound():
+def _polls_once(at):
+    """A cancel that is set at one poll only."""
+    polls = iter(range(10**6))
+    return lambda: next(polls) == at
+
+
+def _extended_and_rewound(count=1):
     bench = Bench()
     session = bench.decoder.open(PROMPT, max_tokens=4)
     drain(session)
     session.extend((4,), max_tokens=3)
-    session.rewind(1)
+    session.rewind(count)
     drain(session)
     session.close()
     return bench.logs[0]
@@ -337,6 +347,6 @@ def variants(event):
         for change in changes:
             if change != value:
                 try:
-                    yield attrs.evolve(event, **{attribute.name.rstrip("_") if attribute.name == "from_" else attribute.name: change})
+                    yield attrs.evolve(event, **{attribute.name: change})
                 except (ValueError, TypeError):
                     continue
