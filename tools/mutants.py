@@ -197,6 +197,8 @@ def _relevant(node: ast.AST, above: tuple[ast.AST, ...]) -> bool:
             return False
         if isinstance(parent, ast.arg):
             return False
+        if isinstance(parent, ast.BoolOp) and ast.unparse(parent).endswith("cost_ns or 0"):
+            return False
         if isinstance(parent, ast.FunctionDef) and (child is parent.returns or child in parent.decorator_list):
             return False
         if isinstance(parent, ast.Call) and ast.unparse(parent.func) in ("refuse", "log.warning"):
@@ -205,6 +207,8 @@ def _relevant(node: ast.AST, above: tuple[ast.AST, ...]) -> bool:
             target = parent.targets[0] if isinstance(parent, ast.Assign) else parent.target
             if isinstance(target, ast.Name) and (target.id == "__all__" or target.id.endswith("Reason")):
                 return False
+    if isinstance(node, ast.BoolOp) and ast.unparse(node).endswith("cost_ns or 0"):
+        return False
     if isinstance(node, ast.keyword):
         call = above[-1]
         return isinstance(call, ast.Call) and ast.unparse(call.func) in _WRITES
