@@ -24,16 +24,23 @@ class Run:
         result: what came of it.
         text: the text of its tokens.
         elapsed_ns: time inside the engine, from before the prefill to the end; writing the text is not in it.
+        before: the account at the beginning of that time; that of a resumed session says what was decoded before.
     """
 
     result: Result
     text: str
     elapsed_ns: int
+    before: DecodeStats = DecodeStats()
+
+    @property
+    def decoded(self) -> int:
+        """Tokens committed in that time."""
+        return self.result.stats.tokens - self.before.tokens
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Tokens of the turn per second, prefill included; None without a token."""
-        return len(self.result.tokens) * SECOND / self.elapsed_ns if self.result.tokens and self.elapsed_ns else None
+        """Tokens decoded per second, prefill included; None without a token."""
+        return self.decoded * SECOND / self.elapsed_ns if self.decoded and self.elapsed_ns else None
 
 
 @frozen(kw_only=True)
@@ -139,10 +146,11 @@ def lines(run: Run, comparison: Comparison | None = None) -> Iterator[str]:
     result, stats = run.result, run.result.stats
     limit = f", {result.limit}" if result.limit else ""
     speed = f", {run.tokens_per_second:.1f} tokens/s" if run.tokens_per_second else ""
-    yield f"{_many(stats.tokens, 'token')} in {run.elapsed_ns / SECOND:.2f} s{speed} (finished: {result.finish_reason}{limit})"
+    yield f"{_many(run.decoded, 'token')} in {run.elapsed_ns / SECOND:.2f} s{speed} (finished: {result.finish_reason}{limit})"
+    whole = f"the whole session: {_many(stats.tokens, 'token')} from " if run.before.prompt_tokens else ""
     replays = f", {_many(stats.replay_forwards, 'replay')} taken off" if stats.replay_forwards else ""
     yield (
-        f"{_many(stats.forwards, 'target forward')}: {_many(stats.prefills, 'prefill')}, {_many(stats.spans, 'span')}, "
+        f"{whole}{_many(stats.forwards, 'target forward')}: {_many(stats.prefills, 'prefill')}, {_many(stats.spans, 'span')}, "
         f"{_many(stats.serial_steps, 'serial step')}; {stats.saved_net} net forwards saved{replays}"
     )
     if comparison is None or comparison.identical:
@@ -170,16 +178,14 @@ def _depths(stats: DecodeStats) -> Iterator[tuple[int, int]]:
 
 
 def _times(run: Run) -> str:
-    stats = run.result.stats
-    verify = stats.verify_ns + stats.serial_ns
-    backend = stats.prefill_ns + verify + stats.draft_ns + stats.settle_ns
-    parts = (
-        ("prefill", stats.prefill_ns),
-        ("verify", verify),
-        ("head", stats.draft_ns),
-        ("settle", stats.settle_ns),
-        ("engine", max(run.elapsed_ns - backend, 0)),
+    stats, before = run.result.stats, run.before
+    backend = (
+        ("prefill", stats.prefill_ns - before.prefill_ns),
+        ("verify", stats.verify_ns + stats.serial_ns - before.verify_ns - before.serial_ns),
+        ("head", stats.draft_ns - before.draft_ns),
+        ("settle", stats.settle_ns - before.settle_ns),
     )
+    parts = (*backend, ("engine", max(run.elapsed_ns - sum(spent for _, spent in backend), 0)))
     whole = max(run.elapsed_ns, 1)
     return "time: " + ", ".join(f"{name} {spent / SECOND:.3f} s ({100 * spent / whole:.0f}%)" for name, spent in parts)
 

@@ -70,6 +70,7 @@ def parser() -> argparse.ArgumentParser:
         help="put the prompt into the model's chat template, or do not (default: if it has one)",
     )
     one.add_argument("--trace", metavar="FILE", help="append the records of the generation to FILE; they hold the prompt's tokens")
+    one.add_argument("--redact", action="store_true", help="write the trace with other token ids and without texts, for strangers to see")
     one.add_argument("--events", action="store_true", help="print the event log as it happens")
     one.add_argument("--compare", action="store_true", help="also run without speculation and compare tokens and speed")
     one.add_argument("--json", action="store_true", help="print one JSON object instead of text")
@@ -100,6 +101,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0, 1 (violated, diverged, different), 2 (an error), 130 (interrupted).
     """
     args = parser().parse_args(argv)
+    if sys.stdout is None:
+        if sys.stderr is not None:
+            sys.stderr.write(f"spanfold {args.command}: standard output is closed: leave it open, or send it to {os.devnull}\n")
+        return ERROR
     terminal = Terminal()
     try:
         if args.command == "backends":

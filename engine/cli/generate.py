@@ -38,6 +38,10 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
     prompt = _prompt(args)
     if args.no_speculation and args.prompt_lookup:
         raise ConfigError("--no-speculation and --prompt-lookup exclude each other: leave out one")
+    if args.no_speculation and args.max_draft is not None:
+        raise ConfigError("--no-speculation and --max-draft exclude each other: leave out one")
+    if args.redact and args.trace is None:
+        raise ConfigError("--redact is for the trace: name its file with --trace, or leave out --redact")
     if args.max_draft is not None:
         Policy(width=args.max_draft)
     chosen = backend(args.backend)
@@ -45,7 +49,7 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
     options = OpenOptions(model=args.model, device=args.device, dtype=args.dtype, drafting=drafting, progress=terminal.progress)
     with ExitStack() as stack:
         # The trace is opened first: a path that cannot be written is better known before a model is loaded.
-        recorder = stack.enter_context(TraceWriter(args.trace)) if args.trace is not None else None
+        recorder = stack.enter_context(TraceWriter(args.trace, redact=args.redact)) if args.trace is not None else None
         opened = chosen.open(options)
         stack.callback(opened.runtime.close)
         terminal.clear_status()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import TYPE_CHECKING, Literal, TextIO
@@ -23,7 +24,8 @@ class Terminal:
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self.out: TextIO = _utf8(sys.stdout if out is None else out)
-        self.err: TextIO = _utf8(sys.stderr if err is None else err)
+        # A process may be started without standard error: then there is nobody to tell.
+        self.err: TextIO = _utf8(err or sys.stderr or io.StringIO())
         self._console = _console(self.out)
         self._err_is_terminal = self.err.isatty()
         self._status = 0

@@ -18,7 +18,7 @@ def add_trace_commands(commands: Any) -> None:
     _traces(one)
 
     one = _command(commands, "dump", "print a trace's events, or the state after one of them")
-    one.add_argument("trace", metavar="TRACE")
+    _trace(one)
     _session(one)
     one.add_argument("--events", type=_range, metavar="A-B", help="only the events with these numbers: 127, or 120-160")
     one.add_argument("--at", type=_number, metavar="N", help="print the state after event N instead")
@@ -38,14 +38,16 @@ def add_trace_commands(commands: Any) -> None:
     _bound(one)
 
     one = _command(commands, "diff", "compare two traces of one prompt: the first difference, then both accounts")
-    one.add_argument("trace_a", metavar="A")
-    one.add_argument("trace_b", metavar="B")
+    one.add_argument("trace_a", metavar="A", help="a trace file; compressed if the name ends in .gz")
+    one.add_argument("trace_b", metavar="B", help="the trace file to compare it with")
     one.add_argument("--session", type=_number, metavar="S", help="the session of A (default: its only one)")
+    one.add_argument("--segment", type=_number, metavar="N", help="the segment of A, from 0, in which it begins (default: the newest)")
     one.add_argument("--session-b", type=_number, metavar="S", help="the session of B (default: as for A)")
+    one.add_argument("--segment-b", type=_number, metavar="N", help="the segment of B in which it begins (default: the newest)")
     _bound(one)
 
     one = _command(commands, "resume", "go on with a session whose process ended, appending to its trace")
-    one.add_argument("trace", metavar="TRACE")
+    _trace(one)
     _session(one)
     _live(one, "the model to go on with (default: the backend's own)")
 
@@ -62,8 +64,15 @@ def _traces(one: argparse.ArgumentParser) -> None:
     one.add_argument("traces", nargs="+", metavar="TRACE", help="trace files; compressed if the name ends in .gz")
 
 
+def _trace(one: argparse.ArgumentParser) -> None:
+    one.add_argument("trace", metavar="TRACE", help="a trace file; compressed if the name ends in .gz")
+
+
 def _session(one: argparse.ArgumentParser) -> None:
     one.add_argument("--session", type=_number, metavar="S", help="only the session with this id")
+    one.add_argument(
+        "--segment", type=_number, metavar="N", help="only what begins in this segment, from 0: every run that appends to a file adds one"
+    )
 
 
 def _live(one: argparse.ArgumentParser, model: str) -> None:

@@ -12,16 +12,21 @@ from ..positions import boundary_position
 from ..reducer import reduce
 from ..replay.check import CheckReport, FileCheck, check
 from ..replay.plain import plain
-from ..replay.sessions import Router, SessionKey
+from ..replay.sessions import Router, SessionKey, iter_sessions, listed
 from ..replay.stats import Account, TraceStats, trace_stats
 from ..state import NEW, SessionState
 from ..trace import TraceReader, Unknown, record_to_dict
 from .eventlog import EventLog
 from .terminal import Terminal
 
-__all__ = ["EXIT", "account_lines", "run_check", "run_dump", "run_stats"]
+__all__ = ["EXIT", "account_lines", "is_meant", "run_check", "run_dump", "run_stats"]
 
 EXIT = {"holds": 0, "violated": 1, "unusable": 2}
+
+
+def is_meant(key: SessionKey, args: argparse.Namespace) -> bool:
+    """Whether ``--session`` and ``--segment`` leave this session in."""
+    return args.session in (None, key.session) and args.segment in (None, key.segment)
 
 
 # -- check -----------------------------------------------------------------------------------------------------------
@@ -72,19 +77,21 @@ def run_dump(args: argparse.Namespace, terminal: Terminal) -> int:
             for line in _state_lines(shown):
                 terminal.line(line)
         return 0
-    log, found = EventLog(), 0
+    log, router, found = EventLog(), Router(), 0
     first, last = args.events or (0, float("inf"))
     for entry in reader.lenient():
         if isinstance(entry, Unknown):
             terminal.line(_unknown_as_json(entry) if args.json else f"    ?  line {entry.line}: {entry.problem}")
-        elif (args.session is None or entry.session == args.session) and first <= entry.seq <= last:
+            continue
+        key = router.route(entry, max(len(reader.segments) - 1, 0))
+        if is_meant(key, args) and first <= entry.seq <= last:
             found += 1
             if args.json:
                 terminal.line(json.dumps(record_to_dict(entry), allow_nan=False))
             else:
                 terminal.line(f"{entry.session:3d} {log.line(entry)}")
-    if not found and (args.session is not None or args.events is not None):
-        raise TraceError(f"{args.trace} holds no such event: dump it without --session and --events")
+    if not found and not (args.session is args.segment is args.events is None):
+        raise TraceError(f"{args.trace} holds no such event: dump it without --session, --segment and --events")
     for torn in reader.torn:
         terminal.note(f"torn: {torn}")
     return 0
@@ -95,27 +102,23 @@ def _unknown_as_json(entry: Unknown) -> str:
 
 
 def _state_at(reader: TraceReader, args: argparse.Namespace) -> SessionState:
-    """The state after event ``--at`` of the one session that is meant; of several with that id, the newest."""
-    router = Router()
-    states: dict[SessionKey, SessionState] = {}
-    reached: SessionState | None = None
-    others: set[int] = set()
-    for record in reader:
-        key = router.route(record, max(len(reader.segments) - 1, 0))
-        others.add(record.session)
-        if args.session is None and len(others) > 1:
-            raise TraceError(f"{args.trace} holds several sessions ({', '.join(map(str, sorted(others)))}, ...): name one with --session")
-        if (args.session is not None and record.session != args.session) or record.seq > args.at:
+    """The state after event ``--at`` of the one session that is meant."""
+    keys = {key for key, _ in iter_sessions(reader)}
+    meant = {key for key in keys if is_meant(key, args)}
+    if len(meant) > 1:
+        raise TraceError(f"{args.trace} holds several sessions ({listed(meant)}): name one with --session and --segment")
+    state = NEW
+    for key, record in iter_sessions(reader):
+        if key not in meant or record.seq > args.at:
             continue
         try:
-            states[key] = reduce(states.get(key, NEW), record.event)
+            state = reduce(state, record.event)
         except IllegalEvent as illegal:
             raise TraceError(f"event {record.seq} does not fold ({illegal}): spanfold check {args.trace}") from illegal
         if record.seq == args.at:
-            reached = states[key]
-    if reached is None:
-        raise TraceError(f"{args.trace} holds no event {args.at}" + ("" if args.session is None else f" of session {args.session}"))
-    return reached
+            return state
+    of = f" of {listed(meant)}" if meant else f" of a session as named; it holds {listed(keys)}" if keys else ""
+    raise TraceError(f"{args.trace} holds no event {args.at}{of}")
 
 
 def _state_as_json(state: SessionState, at: int) -> dict[str, Any]:
@@ -176,14 +179,14 @@ def _figures(stats: TraceStats) -> Iterator[str]:
         for turn in session.turns:
             tokens, ended = turn.acceptance.completion_tokens, turn.finish or "unfinished"
             first = "" if turn.first_token_ns is None else f", the first after {turn.first_token_ns / 1e9:.3f} s"
-            yield f"  session {session.session} turn {turn.turn}: {tokens} tokens in {turn.wall_ns / 1e9:.3f} s{first}; {ended}"
+            yield f"  session {session.session} turn {turn.turn}: {_many(tokens, 'token')} in {turn.wall_ns / 1e9:.3f} s{first}; {ended}"
 
 
 def account_lines(account: Account) -> Iterator[str]:
     """An account in a few lines."""
     yield (
-        f"{_many(account.tokens, 'token')} from {_many(account.forwards, 'target forward')} ({account.prefills} prefill, "
-        f"{account.spans} span, {account.serial_steps} serial); {account.saved_net} net forwards saved"
+        f"{_many(account.tokens, 'token')} from {_many(account.forwards, 'target forward')} ({_many(account.prefills, 'prefill')}, "
+        f"{_many(account.spans, 'span')}, {_many(account.serial_steps, 'serial step')}); {account.saved_net} net forwards saved"
     )
     if account.acceptance_rate is None or account.acceptance_length is None:
         yield f"drafts: {account.drafted} drafted, none verified"

@@ -24,7 +24,7 @@ from .sessions import Router, SessionKey
 
 __all__ = ["Divergence", "Outcome", "Replay", "Replayer"]
 
-Outcome: TypeAlias = Literal["equal", "diverged", "unknown_rules", "unusable"]
+Outcome: TypeAlias = Literal["equal", "diverged", "unknown_rules", "unusable", "empty"]
 
 
 @frozen(kw_only=True)
@@ -46,13 +46,14 @@ class Divergence(Plain):
 
 @frozen(kw_only=True)
 class Replay(Plain):
-    """What came of one session (or of a file, where none of its sessions could be read).
+    """What came of one session (or of a file, where it holds none or none could be read).
 
     Attributes:
         path: the trace, or None for records that were at hand.
-        session, segment: the session's id, and the segment in which it began; None where the file could not be read so far.
+        session, segment: the session's id, and the segment in which it began; None for a file without a session, or not read so far.
         outcome: ``equal``; ``diverged``; ``unknown_rules``: it was made by rules that this engine does not have, so nothing is
-            known; ``unusable``: the file could not be read to its end, so nothing is known from there on.
+            known; ``unusable``: the file could not be read to its end, so nothing is known from there on;
+            ``empty``: it is a trace that holds no record, so nothing can diverge.
         records: records of the session that were decided again and came out equal.
         divergence: the first difference, where it diverged.
         sentence: the outcome in one line.
@@ -114,7 +115,8 @@ class Replayer:
             problem = unreadable
         results = [self._judged(session) for session in running.values()]
         if problem is None and not results:
-            problem = TraceError(f"{shown} holds no record: there is no session to replay")
+            # An empty segment is well-formed and diverges from nothing, as it violates nothing.
+            results.append(attrs.evolve(_Running(shown, None).result(), outcome="empty", sentence="no session: the trace holds no record"))
         if problem is not None:
             results.append(self._judged(_Running(shown, None), problem))
         return tuple(results)
@@ -157,7 +159,7 @@ class _Running:
                 self.error = error
         outcome: Outcome = "equal"
         divergence: Divergence | None = None
-        sentence = f"{redriver.decided} records came out as recorded"
+        sentence = f"{redriver.decided} record{'' if redriver.decided == 1 else 's'} came out as recorded"
         if problem is not None:
             outcome, sentence = "unusable", str(problem)
         elif isinstance(self.error, UnknownRules):

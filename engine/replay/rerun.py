@@ -74,7 +74,7 @@ def rerun(records: Iterable[Record], runtime: Runtime, *, bound: float | None = 
     """Decode a recorded session again on ``runtime``, greedily comparing token by token; ends at the first difference.
 
     Args:
-        records: of one session, from its first on.
+        records: of one session, from its first on (``session_log(path, live=True)`` refuses a redacted one: its ids cannot be decoded).
         runtime: the live backend; the caller closes it.
         bound: margin below which a differing choice is a near tie; None: the larger of those measured for the recorded and the live
             runtime (docs/explanation/numerics.md).
@@ -124,7 +124,7 @@ def rerun(records: Iterable[Record], runtime: Runtime, *, bound: float | None = 
         compared=compared,
         difference=None,
         notes=notes,
-        sentence=f"{compared} tokens came out equal",
+        sentence=f"{compared} token{'' if compared == 1 else 's'} came out equal",
     )
 
 

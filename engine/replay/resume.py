@@ -34,7 +34,7 @@ def resume_trace(
         **options: callbacks, cancel and deadline as for ``Decoder.resume``; limits and stops are the trace's.
 
     Raises:
-        TraceError: the trace is damaged, or holds no such session.
+        TraceError: the trace is damaged or redacted, or holds no such session.
         ConfigError, IllegalEvent: as ``Decoder.resume``.
     """
-    return decoder.resume(session_log(path, session, segment), **options)
+    return decoder.resume(session_log(path, session, segment, live=True), **options)

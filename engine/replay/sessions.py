@@ -16,7 +16,7 @@ from ..errors import TraceError
 from ..events import Record, SessionOpened
 from ..trace import TraceReader
 
-__all__ = ["Router", "SessionKey", "iter_sessions", "session_log"]
+__all__ = ["Router", "SessionKey", "is_redacted", "iter_sessions", "listed", "redacted_error", "session_log"]
 
 
 @frozen(order=True)
@@ -59,38 +59,64 @@ def iter_sessions(reader: TraceReader) -> Iterator[tuple[SessionKey, Record]]:
         yield router.route(record, max(len(reader.segments) - 1, 0)), record
 
 
-def session_log(path: str | os.PathLike[str], session: int | None = None, segment: int | None = None) -> list[Record]:
+def is_redacted(reader: TraceReader) -> bool:
+    """Whether the record that was just read lies in a redacted segment."""
+    header = reader.segments[-1].header if reader.segments else None
+    return header is not None and header.redacted
+
+
+def redacted_error(path: str | os.PathLike[str]) -> TraceError:
+    """Why no model can go on with a redacted session, or decode it again."""
+    return TraceError(
+        f"{os.fspath(path)} is redacted: its token ids stand for others, so no model can decode from them "
+        "(check, stats, diff, and replay without a model work on it)"
+    )
+
+
+def session_log(
+    path: str | os.PathLike[str], session: int | None = None, segment: int | None = None, *, live: bool = False
+) -> list[Record]:
     """The records of one session of a trace; a torn tail is left out.
 
     Args:
         path: the trace.
-        session: its id; None where the trace holds one session only.
+        session: its id; None where the trace (or the segment) holds one session only.
         segment: the segment in which it began; None: the newest session of that id.
+        live: the records are for a model to decode from: a redacted session is refused.
 
     Raises:
-        TraceError: there is no such session, or several and none was named; or the trace is damaged.
+        TraceError: there is no such session, or several and none was named; it is redacted; or the trace is damaged.
         OSError: it cannot be read.
     """
     chosen: SessionKey | None = None
     log: list[Record] = []
     seen: set[SessionKey] = set()
-    for key, record in iter_sessions(TraceReader(path)):
+    redacted = False
+    reader = TraceReader(path)
+    for key, record in iter_sessions(reader):
         seen.add(key)
-        if session is None and len(seen) > 1:
-            raise TraceError(f"{os.fspath(path)} holds several sessions ({_listed(seen)}): name one")
         if (session is not None and key.session != session) or (segment is not None and key.segment != segment):
             continue
+        if session is None and chosen is not None and key != chosen:
+            seen.update(other for other, _ in iter_sessions(TraceReader(path)))
+            raise TraceError(
+                f"{os.fspath(path)} holds several sessions ({listed(seen)}): name one by session and segment (--session, --segment)"
+            )
         if key != chosen:
-            chosen, log = key, []
+            chosen, log, redacted = key, [], False
+        redacted = redacted or is_redacted(reader)
         log.append(record)
     if not log:
-        wanted = (
-            "no record of a session" if session is None else f"no session {session}" + ("" if segment is None else f" of segment {segment}")
-        )
-        raise TraceError(f"{os.fspath(path)} holds {wanted}" + (f"; it holds {_listed(seen)}" if seen else ""))
+        wanted = "no record of a session" if session is None else f"no session {session}"
+        wanted += "" if segment is None else f" of segment {segment}"
+        raise TraceError(f"{os.fspath(path)} holds {wanted}" + (f"; it holds {listed(seen)}" if seen else ""))
+    if live and redacted:
+        raise redacted_error(path)
     return log
 
 
-def _listed(keys: set[SessionKey]) -> str:
+def listed(keys: set[SessionKey]) -> str:
+    """The first of them in words; with their segments, where there are several."""
     first = sorted(keys)[:8]
-    return ", ".join(map(str, first)) + (", ..." if len(keys) > len(first) else "")
+    name = "session {0.session} of segment {0.segment}" if len({key.segment for key in keys}) > 1 else "{0}"
+    return ", ".join(map(name.format, first)) + (", ..." if len(keys) > len(first) else "")

@@ -315,6 +315,8 @@ def test_a_runtime_is_closed_whatever_happens(cli: Cli):
         (["generate", "", "--backend", "scripted"], "the prompt is empty"),
         (["generate", "\udcff", "--backend", "scripted"], "not valid UTF-8"),
         (["generate", "hi", "--backend", "scripted", "--no-speculation", "--prompt-lookup"], "leave out one"),
+        (["generate", "hi", "--backend", "scripted", "--no-speculation", "--max-draft", "3"], "leave out one"),
+        (["generate", "hi", "--backend", "scripted", "--redact"], "leave out --redact"),
         (["generate", "hi", "--max-tokens", "-1"], "--max-tokens: must be an integer of at least 0, not '-1' (see"),
         (["generate", "hi", "--max-tokens", "many"], "must be an integer of at least 0, not 'many'"),
         (["generate", "hi", "--backend", "scripted", "--max-draft", "2000"], "Policy.width must be an integer from 0 to 1024"),
@@ -349,6 +351,21 @@ def test_an_unexpected_error_is_one_line_that_says_how_to_see_more(cli: Cli, mon
     monkeypatch.setenv("SPANFOLD_TRACEBACK", "1")
     assert cli("generate", "hi", "--backend", "scripted") == 2
     assert "Traceback" in cli.err
+
+
+def test_a_closed_standard_output_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("sys.stdout", None)
+    assert main(["generate", "hi", "--backend", "scripted"]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "standard output is closed" in err
+    monkeypatch.setattr("sys.stderr", None)
+    assert main(["generate", "hi", "--backend", "scripted"]) == 2
+
+
+def test_a_closed_standard_error_takes_nothing_away(cli: Cli, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("sys.stderr", None)
+    assert cli("generate", "hi", "--backend", "scripted", "--max-tokens", "4") == 0
+    assert cli.out.startswith(RECITED[:4])
 
 
 # -- backends ---------------------------------------------------------------------------------------------------------------

@@ -1,11 +1,12 @@
 """The commands on traces, in process, over traces that the scripted backend made."""
 
 import json
+import re
 
 import pytest
 
 from spanfold.engine.cli import main
-from spanfold.engine.trace import TraceReader, decode_record, encode_record
+from spanfold.engine.trace import TraceReader, TraceWriter, decode_record, encode_record
 
 
 @pytest.fixture
@@ -177,3 +178,135 @@ def test_bad_arguments_are_one_line(words, capsys):
         main(words)
     assert exit_.value.code == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+# -- several runs in one file ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def twice(trace):
+    """A second run has appended to the file: it holds two sessions 0."""
+    arguments = ["generate", "bye", "--backend", "scripted", "--max-tokens", "12", "--trace", str(trace), "--json"]
+    assert main(arguments) == 0
+    return trace
+
+
+def test_a_session_id_of_two_runs_is_asked_for_by_its_segment(twice, run):
+    code, out, err = run("dump", twice, "--at", "3", "--session", "0", "--json")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "(session 0 of segment 0, session 0 of segment 1)" in err
+    assert "--segment" in err
+    prompts = []
+    for segment in (0, 1):
+        code, out, _ = run("dump", twice, "--at", "0", "--segment", segment, "--json")
+        assert code == 0
+        prompts.append(bytes(json.loads(out)["canonical"]))
+    assert prompts == [b"hello", b"bye"]
+    for command in ("diff", "resume"):
+        code, _, err = run(command, twice, *([twice] if command == "diff" else []))
+        assert code == 2
+        assert "--segment" in err
+
+
+def test_every_command_on_sessions_takes_the_segment(twice, run):
+    first, second = (json.loads(run("replay", twice, "--segment", at, "--json")[1]) for at in (0, 1))
+    assert [(one["session"], one["segment"], one["outcome"]) for one in (*first, *second)] == [(0, 0, "equal"), (0, 1, "equal")]
+    code, out, _ = run("replay", twice, "--segment", "1", "--backend", "scripted")
+    assert (code, out.count("\n")) == (0, 1)
+    assert "session 0 of segment 1: 12 tokens came out equal" in out
+    code, out, _ = run("dump", twice, "--segment", "1", "--json")
+    assert [json.loads(line)["seq"] for line in out.splitlines()] == list(range(len(out.splitlines())))
+    code, out, _ = run("diff", twice, twice, "--segment", "0", "--segment-b", "1")
+    assert "which were given" in out
+    assert f"spanfold dump {twice} --segment 1 --events" in out
+    for command in (["replay"], ["replay", "--backend", "scripted"], ["dump"], ["dump", "--at", "3"], ["resume"]):
+        code, _, err = run(command[0], twice, *command[1:], "--segment", "7")
+        assert (code, err.count("\n")) == (2, 1)
+
+
+def test_only_the_newest_session_of_an_id_is_gone_on_with(twice, run):
+    before = twice.read_bytes()
+    code, _, err = run("resume", twice, "--segment", "0", "--backend", "scripted")
+    assert code == 2
+    assert "segment 1" in err
+    assert twice.read_bytes() == before
+
+
+# -- resume ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_finished_session_is_left_as_it_is(trace, run):
+    before = trace.read_bytes()
+    code, out, err = run("resume", trace, "--backend", "scripted")
+    assert (code, err) == (0, "")
+    assert out.endswith("session 0 has finished (length, max_tokens) with 40 tokens; nothing was appended\n")
+    code, out, _ = run("resume", trace, "--backend", "scripted", "--json")
+    shown = json.loads(out)
+    assert (code, shown["resumed_after"], shown["text"], shown["finish_reason"]) == (0, 40, None, "length")
+    assert trace.read_bytes() == before
+
+
+def test_the_account_of_a_resumption_is_of_the_time_after_it(trace, tmp_path, run):
+    """The recorded costs are made huge: none of them may be counted as spent now."""
+    records = list(TraceReader(trace))
+    header = trace.read_bytes().splitlines(keepends=True)[0]
+    at = next(at for at, record in enumerate(records) if type(record.event).__name__ == "Committed" and at > 12)
+    content = b"".join(encode_record(record) for record in records[: at + 1])
+    slow = re.sub(rb'"cost_ns":"?\d+"?', lambda found: re.sub(rb"\d+", b"3600000000000", found[0]), content)
+    assert slow != content
+    path = tmp_path / "slow.jsonl"
+    path.write_bytes(header + slow)
+    decoded = 40 - sum(len(record.event.tokens) for record in records[: at + 1] if type(record.event).__name__ == "Committed")
+    code, out, _ = run("resume", path, "--backend", "scripted")
+    account = out.rsplit("\n\n", 1)[1].splitlines()
+    assert code == 0
+    assert account[0].startswith(f"{decoded} tokens in ")
+    assert account[1].startswith("the whole session: 40 tokens from ")
+    assert "3600" not in account[-1]
+    assert sum(int(share) for share in re.findall(r"\((\d+)%\)", account[-1])) <= 105
+
+
+# -- redacted ----------------------------------------------------------------------------------------------------------------
+
+
+def test_no_model_decodes_from_a_redacted_trace(tmp_path, run):
+    path = tmp_path / "redacted.jsonl"
+    assert run("generate", "hello", "--backend", "scripted", "--max-tokens", "9", "--trace", path, "--redact")[0] == 0
+    reader = TraceReader(path)
+    assert bytes(next(iter(reader)).event.prompt) != b"hello"
+    assert reader.segments[0].header.redacted
+    before = path.read_bytes()
+    for arguments in (["resume", path], ["resume", path, "--json"], ["replay", path, "--backend", "scripted"]):
+        code, out, err = run(*arguments)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "is redacted: its token ids stand for others" in err
+    assert path.read_bytes() == before
+    for arguments in (["check", path], ["replay", path], ["stats", path], ["diff", path, path], ["dump", path]):
+        assert run(*arguments)[0] == 0
+
+
+# -- nothing recorded --------------------------------------------------------------------------------------------------------
+
+
+def test_a_trace_without_a_record_holds_and_is_equal(trace, tmp_path, run):
+    whole = tmp_path / "empty.jsonl.gz"
+    with TraceWriter(whole):
+        pass
+    cut = tmp_path / "cut.jsonl.gz"
+    cut.write_bytes(whole.read_bytes()[:-20])
+    plain = tmp_path / "plain.jsonl"
+    plain.write_bytes(trace.read_bytes().splitlines(keepends=True)[0])
+    for path in (whole, cut, plain):
+        code, out, _ = run("check", path)
+        assert (code, out.splitlines()[0]) == (0, f"{path}: holds, 0 records, 0 sessions")
+        for live in ([], ["--backend", "scripted"]):
+            code, out, _ = run("replay", path, *live)
+            assert (code, out) == (0, f"{path}: no session: the trace holds no record\n")
+            assert run("replay", path, *live, "--session", "0")[0] == 2
+
+
+@pytest.mark.parametrize("option", [["--device", "cpu"], ["--dtype", "float32"], ["--bound", "0.1"]])
+def test_an_option_of_a_live_model_needs_one(option, trace, run):
+    code, out, err = run("replay", trace, *option)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"leave out {option[0]}" in err

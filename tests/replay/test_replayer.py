@@ -171,14 +171,16 @@ def test_a_damaged_file_is_unusable_from_there_on(tmp_path):
         Replayer().replay_file(path)
 
 
-def test_nothing_to_replay_is_unusable_and_never_equal(tmp_path):
+def test_nothing_to_replay_is_never_equal(tmp_path):
     path = tmp_path / "run.jsonl"
     with TraceWriter(path):
         pass
-    assert [result.outcome for result in Replayer(fail_fast=False).replay_file(path)] == ["unusable"]
-    assert Replayer(fail_fast=False).replay([]).outcome == "unusable"
-    with pytest.raises(TraceError, match="no record"):
-        Replayer().replay_file(path)
+    for fail_fast in (False, True):
+        (result,) = Replayer(fail_fast=fail_fast).replay_file(path)
+        assert (result.outcome, result.equal, result.records, result.session) == ("empty", False, 0, None)
+    assert Replayer(fail_fast=False).replay([]).outcome == "unusable", "a caller who has no log has no session"
+    with pytest.raises(TraceError, match="no session"):
+        Replayer().replay([])
 
 
 def test_many_sessions_are_forgotten_as_they_end(tmp_path):

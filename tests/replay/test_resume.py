@@ -157,3 +157,17 @@ def test_limits_are_those_of_the_trace(tmp_path):
             writer.write(record)
     with pytest.raises(ConfigError, match="max_tokens is fixed by the log"):
         resume_trace(Bench().decoder, path, max_tokens=3)
+
+
+def test_a_redacted_session_is_refused(tmp_path):
+    path = tmp_path / "run.jsonl"
+    for redact in (False, True):
+        with TraceWriter(path, redact=redact) as writer:
+            for record in LOGS["plain"][:7]:
+                writer.write(record)
+    with pytest.raises(TraceError, match=r"run\.jsonl is redacted: its token ids stand for others"):
+        resume_trace(Bench().decoder, path, 0)
+    with pytest.raises(TraceError, match="is redacted"):
+        session_log(path, 0, live=True)
+    assert session_log(path, 0, 0, live=True) == LOGS["plain"][:7], "the older one, written in full"
+    assert len(session_log(path, 0)) == 7, "without a model it may be read"
