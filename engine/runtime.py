@@ -194,6 +194,9 @@ class View:
 class Runtime(Protocol):
     """A backend. Calls on one object are serialized by the engine, also across decoders; sessions interleave between calls.
 
+    A runtime object must be hashable and weakly referenceable (with ``__slots__``: name ``__weakref__`` among them): what decoders
+    on one runtime share is kept by it.
+
     Every call takes and returns one element per session; more than one element only where ``info.max_batch > 1``.
     No call creates a session by accident: an unknown session raises ``NotStarted``.
     """

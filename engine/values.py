@@ -158,7 +158,7 @@ class RuntimeInfo:
             forward that asked for it), or ``none`` (no speculative row may be fed).
         draft: the model's own MTP head, or None.
         max_batch: most calls that one element of the protocol accepts; 1 means one call at a time.
-        threads: ``any`` thread may call (one at a time), or only the ``one`` that made the runtime.
+        threads: ``any`` thread may call (one at a time), or only the ``one`` that made its first decoder.
         row_exact: whether a row's result was measured not to depend on the rows beside it; None where not measured.
         stop_tokens: the model's own end-of-text ids (generation config, else config, else tokenizer).
         device, dtype: free words for people.
