@@ -316,3 +316,32 @@ def test_a_runtime_failure_names_the_call_and_what_became_of_the_session():
     assert [event.call for event in bench.of(RuntimeFailed)] == ["serial"]
     list(session)
     assert session.state.canonical[3:] == serial_tokens(9)
+
+
+@pytest.mark.parametrize("policy", [0, 3])
+def test_case_6_11_positions_come_from_the_session_and_from_no_cache(policy):
+    """The head's cache is behind the target's after every span; what is sent follows the session's state alone."""
+    bench = Bench(policy=policy)
+    session = bench.decoder.open(PROMPT, max_tokens=30)
+    behind = 0
+    while not session.finished:
+        position, seen = session.state.position, len(bench.runtime.calls)
+        session.step()
+        for call in bench.runtime.calls[seen:]:
+            if call.name == "forward":
+                assert call.request.base == position
+                assert call.request.tokens[0] == session.state.canonical[position]
+        view = bench.runtime.inspect(session.runtime_session)
+        behind += view.head_position is not None and view.head_position < view.position
+    assert (behind > 0) == (policy > 0)
+    assert bench.runtime.cache_rows(session.runtime_session) == session.state.canonical[: session.state.position]
+
+
+@pytest.mark.parametrize("base", [0, 2, 4])
+def test_case_6_11_a_position_that_is_not_the_sessions_is_refused_and_nothing_is_touched(base):
+    runtime = ScriptedRuntime(hash_target(3, 17))
+    runtime.open_session(0, Sampling(), True)
+    runtime.forward([Forward(session=0, base=0, tokens=PROMPT, want="none", canonical=True)])
+    with pytest.raises(NotStarted):
+        runtime.forward([Forward(session=0, base=base, tokens=(4,), want="last", canonical=True)])
+    assert runtime.cache_rows(0) == PROMPT
