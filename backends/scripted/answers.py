@@ -16,11 +16,11 @@ __all__ = ["extras_of", "falsified", "until_mismatch"]
 def extras_of(
     device: Device, first: int, predictions: tuple[int, ...], extras: Extras
 ) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None, tuple[Sequence[float], ...] | None]:
-    """Margins, log probabilities (under the mask) and raw scores of the rows from ``first`` on, as far as asked for."""
+    """Margins, log probabilities (under the mask) and raw scores of the predictions from row ``first`` on, as far as asked for."""
     margins: list[float] = []
     logprobs: list[float] = []
     logits: list[Sequence[float]] = []
-    for at, (state, chosen) in enumerate(zip(device.hidden[first:], predictions, strict=True)):
+    for at, (state, chosen) in enumerate(zip(device.hidden[first : first + len(predictions)], predictions, strict=True)):
         scores = device.target.scores(state)
         banned = device.banned(first + 1 + at)
         allowed = [score for token, score in enumerate(scores) if token not in banned]

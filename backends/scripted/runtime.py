@@ -341,11 +341,11 @@ class ScriptedRuntime:
             return Rows(session=call.session, predictions=(), position=len(device.tokens), cost_ns=cost)
         first = base if call.want == "all" else base + rows - 1
         predictions = device.predict(first)
+        if self._early_exit and call.want == "all":
+            predictions = until_mismatch(call.tokens, predictions)
         margins = logprobs = logits = None
         if call.extras.margins or call.extras.logprobs or call.extras.logits:
             margins, logprobs, logits = extras_of(device, first, predictions, call.extras)
-        if self._early_exit and call.want == "all":
-            predictions = until_mismatch(call.tokens, predictions)
         position = len(device.tokens)
         if wrong is not None:
             predictions = falsified(wrong, predictions, self._info.vocabulary, device)

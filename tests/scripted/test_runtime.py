@@ -179,7 +179,8 @@ def test_predictions_stop_at_the_first_mismatch_only_when_asked_to():
     for early_exit, expected in ((False, 4), (True, 1)):
         runtime = made(early_exit=early_exit, drafts=adversarial())
         canonical = prefill(runtime)
-        assert len(span(runtime, canonical, draft(runtime, canonical[-1])).predictions) == expected
+        rows = span(runtime, canonical, draft(runtime, canonical[-1]), extras=Extras(margins=True, logprobs=True))
+        assert [len(each) for each in (rows.predictions, rows.margins, rows.logprobs)] == [expected] * 3, "one of each per prediction"
 
 
 # The head.
