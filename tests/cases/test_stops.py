@@ -56,6 +56,12 @@ def test_case_2_1_a_stop_as_the_correction_ends_the_turn_and_the_rest_is_the_rej
     assert (result.stats.accepted, result.stats.rejected, result.stats.discarded) == (1, 1, {"rejected_tail": 2})
 
 
+def test_case_2_1_a_stop_on_the_last_match_leaves_the_rest_unjudged_not_rejected():
+    result = truthful(drafts=listed((6, 7, 1, 1), start=2)).generate((0,), stop_tokens=[7])
+    assert result.tokens == (5, 6, 7)
+    assert (result.stats.accepted, result.stats.rejected, result.stats.discarded) == (2, 0, {"stopped": 2})
+
+
 @pytest.mark.parametrize("most", range(7))
 @pytest.mark.parametrize("width", range(6))
 def test_case_2_2_never_more_tokens_than_asked_for(most, width):
