@@ -32,7 +32,7 @@ from .rules import VERSION, masking
 from .runtime import NO_EXTRAS, Extras, Runtime
 from .session import Result, Session, TokenStream
 from .sharing import share_of
-from .state import SessionState
+from .state import NEW, SessionState
 from .text import StopMatcher, TextSource
 from .values import DraftInfo, Limits, Policy, Sampling, Stops
 
@@ -42,6 +42,7 @@ SourceName: TypeAlias = Literal["auto", "mtp", "prompt_lookup", "none"]
 OnPrefill: TypeAlias = Callable[[int, int], object]
 
 _DEFAULT_WIDTH: Final = 3
+_FOREVER_S: Final = 1e9
 
 
 class TurnOptions(TypedDict, total=False):
@@ -117,6 +118,16 @@ class Decoder:
         extras: Extras = NO_EXTRAS,
         clock: Callable[[], int] | None = None,
     ) -> None:
+        if not isinstance(runtime, Runtime):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"runtime must implement spanfold.engine.Runtime, {type(runtime).__name__} does not")
+        if not isinstance(extras, Extras):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"extras must be an Extras, not {extras!r}")
+        if not isinstance(observers, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"observers must be a sequence of functions, not {observers!r}: put it into a list")
+        observers = tuple(observers)
+        for observer in observers:
+            if not callable(observer):
+                raise ConfigError(f"an observer must be a function of one Record, not {observer!r}")
         if type(max_sessions) is not int or max_sessions < 1:
             raise ConfigError(f"max_sessions must be an integer of at least 1, not {max_sessions!r}")
         self.runtime = runtime
@@ -192,7 +203,7 @@ class Decoder:
         Raises:
             ConfigError: the log is empty, or an option would change what the log fixes.
             IllegalEvent: the log is not one of this engine's, or does not fit this runtime.
-            TraceError, OSError: the trace cannot be read, or holds several sessions.
+            TraceError, OSError: the trace cannot be read, holds several sessions, or is redacted.
         """
         self._check_open()
         self._check_options(options)
@@ -202,7 +213,7 @@ class Decoder:
         if isinstance(trace, (str, os.PathLike)):
             from .replay.sessions import session_log  # here, since replay stands on this module
 
-            trace = session_log(trace)
+            trace = session_log(trace, live=True)
         kept = list(trace)
         state = fold(kept)
         if not kept:
@@ -239,9 +250,9 @@ class Decoder:
         info = self.runtime.info
         limits = Limits(max_tokens=options.get("max_tokens"), min_tokens=options.get("min_tokens", 0))
         given = options.get("stop_tokens")
-        texts = options.get("stop_texts", ())
-        if isinstance(texts, str):
-            raise ConfigError(f"stop_texts must be a sequence of strings, not the one string {texts!r}")
+        texts = options.get("stop_texts") or ()
+        if isinstance(texts, str) or not isinstance(texts, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"stop_texts must be a sequence of strings, not {texts!r}")
         stops = Stops(
             tokens=info.stop_tokens if given is None else token_ids(given, "stop_tokens", info.vocabulary),
             texts=tuple(texts),
@@ -275,7 +286,7 @@ class Decoder:
             matcher = StopMatcher(self._text, stops.texts, limits.min_tokens)
         hooks = Hooks(
             cancel=cancel,
-            deadline_ns=None if deadline is None else self._clock.read() + int(deadline * 1e9),
+            deadline_ns=None if deadline is None or deadline > _FOREVER_S else self._clock.read() + int(deadline * 1e9),
             stop_when=options.get("stop_when"),
             on_prefill=options.get("on_prefill"),
             matcher=matcher,
@@ -286,40 +297,34 @@ class Decoder:
         share = self._share
         share.check_thread()
         share.release_orphans()
-        session = share.new_session(self._max_sessions)
-        try:
-            source = self._source if drafting else None
-            if resumed is None:
-                live = Live(
-                    self.runtime, share, session, source=source, observers=self.observers, recorder=self._recorder, clock=self._clock
-                )
-            else:
-                state, last = resumed
-                share.reserve(last.session)
-                live = Live(
-                    self.runtime,
-                    share,
-                    session,
-                    source=source,
-                    observers=self.observers,
-                    recorder=self._recorder,
-                    clock=self._clock,
-                    state=state,
-                    log_session=last.session,
-                    seq=last.seq + 1,
-                )
-        except BaseException:
-            share.released()
-            raise
-        live.hold()
+        session = share.new_number()
+        state, last = (NEW, None) if resumed is None else resumed
+        live = Live(
+            self.runtime,
+            share,
+            session,
+            source=self._source if drafting else None,
+            observers=self.observers,
+            recorder=self._recorder,
+            clock=self._clock,
+            state=state,
+            log_session=None if last is None else last.session,
+            seq=0 if last is None else last.seq + 1,
+        )
+        share.admit(live, self._max_sessions)
         return live
 
     def _begin(self, live: Live, turning: Turning, begin: Callable[[], None]) -> Session:
-        live.hooks = turning.hooks
-        session = Session(self, live, self._share, turning.on_token, self._extras)
-        begin()
-        session.raise_if_not_opened()
-        self._sessions.add(session)
+        try:
+            live.hooks = turning.hooks
+            session = Session(self, live, self._share, turning.on_token, self._extras)
+            begin()
+            session.raise_if_not_opened()
+            self._sessions.add(session)
+        except BaseException:
+            if live.state.phase == "new":
+                live.release()
+            raise
         return session
 
     def _check_open(self) -> None:
@@ -352,8 +357,10 @@ def _resolve_source(source: SourceName | DraftSource, runtime: Runtime) -> tuple
             chosen = PromptLookup()
         else:
             raise ConfigError(f"source must be auto, mtp, prompt_lookup, none or a DraftSource, not {source!r}")
-    else:
+    elif hasattr(source, "info") and hasattr(source, "open"):
         chosen = source
+    else:
+        raise ConfigError(f"source must be auto, mtp, prompt_lookup, none or a DraftSource, not {source!r}")
     return chosen, chosen.info(info)
 
 

@@ -13,7 +13,7 @@ from operator import index
 from typing import Any, TypeVar
 
 from .drafting import Drafter, DraftSource
-from .errors import NotStarted, RuntimeContractError
+from .errors import NotStarted, RuntimeContractError, described
 from .events import Event, Record, RuntimeFailed
 from .hooks import Clock, Hooks, Observers, Recorder
 from .reducer import reduce
@@ -66,7 +66,8 @@ class Live:
         self._clock = clock.read
         self._epoch = clock.epoch
         self._drafter: Drafter | None = source.open(session, self._ask_head) if source is not None else None
-        self._held = False
+        self._unsent: Record | None = None
+        self._writing = False
         self._unrecorded = False  # the runtime was called and no event tells of it yet
         self._answers: dict[type, Callable[[Any], Any]] = {
             Forward: self._forward,
@@ -93,7 +94,7 @@ class Live:
         An exception that no call answers for (an interrupt between two calls, a fault of the engine) leaves the session at
         a boundary or dropped, and propagates.
         """
-        with engine_activity:
+        with engine_activity():
             try:
                 answer: Any = None
                 answers = self._answers
@@ -118,7 +119,7 @@ class Live:
         if (self.state.boundary and not self._unrecorded) or self.state.phase == "dropped":
             return
         if self.state.phase == "new":
-            self._release()
+            self.release()
             return
         script = drop_session(self.state, f"interrupted: {type(exc).__name__}")
         try:
@@ -130,26 +131,40 @@ class Live:
         except StopIteration:
             return
         finally:
-            self._release()
+            self.release()
 
     def _record(self, event: Event) -> SessionState:
+        if self._unsent is not None:
+            self._tell()
         state = reduce(self.state, event)
-        at_ns = self._clock() + self._epoch if self._watched else 0  # before anything changes: a signal can come here too
-        seq = self.seq
-        self.state, self.seq = state, seq + 1
-        self._unrecorded = False
+        seq, record = self.seq, None
+        if self._watched:  # nobody who would look at the envelope: no envelope
+            record = Record(seq=seq, session=self.log_session, at_ns=self._clock() + self._epoch, event=event)
+        # Without a call in between, so that a signal finds either all of it done or nothing.
+        self.state, self.seq, self._unsent, self._unrecorded = state, seq + 1, record, False
         if type(event) is RuntimeFailed and self.failure is None:
             self.failure = event
-        if self._watched:  # nobody who would look at the envelope: no envelope
-            self._tell(Record(seq=seq, session=self.log_session, at_ns=at_ns, event=event))
+        if record is not None:
+            self._tell()
         return state
 
-    def _tell(self, record: Record) -> None:
+    def _tell(self) -> None:
+        """Give the newest record to the recorder and the observers; also what an interrupt kept from being given."""
+        record = self._unsent
+        if record is None:
+            return
         if self._recorder is not None and self.recorder_error is None:
-            try:
-                self._recorder.write(record)
-            except BaseException as exc:
-                self._recorder_failed(exc)
+            if self._writing:
+                # An interrupt came between the write and this line: whether the record is kept cannot be known.
+                self._recorder_failed(RuntimeError(f"interrupted while record {record.seq} was written"))
+            else:
+                self._writing = True
+                try:
+                    self._recorder.write(record)
+                except BaseException as exc:
+                    self._recorder_failed(exc)
+        # Written once, whatever comes now; an observer may miss a record to an interrupt, the recorder may not.
+        self._writing, self._unsent = False, None
         interrupt = self._observers.notify(record)
         self.interrupt = self.interrupt or interrupt
 
@@ -157,7 +172,8 @@ class Live:
         """Have the recorder keep what it was given; False if it cannot, or could not write before."""
         if self._recorder is not None and self.recorder_error is None:
             try:
-                with engine_activity:
+                with engine_activity():
+                    self._tell()
                     self._recorder.flush()
             except BaseException as exc:
                 self._recorder_failed(exc)
@@ -211,9 +227,9 @@ class Live:
                 session=self.session,
                 predictions=tuple(map(index, rows.predictions)),
                 position=index(rows.position),
-                cost_ns=took if rows.cost_ns is None else index(rows.cost_ns),
-                margins=_floats(rows.margins),
-                logprobs=_floats(rows.logprobs),
+                cost_ns=took if rows.cost_ns is None else max(0, index(rows.cost_ns)),
+                margins=_floats(rows.margins, len(rows.predictions)),
+                logprobs=_floats(rows.logprobs, len(rows.predictions)),
             )
         except BaseException as exc:
             return self._failed(exc)
@@ -237,7 +253,7 @@ class Live:
                 session=self.session,
                 position=index(settled.position),
                 replayed_rows=index(settled.replayed_rows),
-                cost_ns=took if settled.cost_ns is None else index(settled.cost_ns),
+                cost_ns=took if settled.cost_ns is None else max(0, index(settled.cost_ns)),
             )
         except BaseException as exc:
             return self._failed(exc)
@@ -258,7 +274,7 @@ class Live:
             return Draft(
                 session=self.session,
                 tokens=tuple(map(index, draft.tokens)),
-                cost_ns=took if draft.cost_ns is None else index(draft.cost_ns),
+                cost_ns=took if draft.cost_ns is None else max(0, index(draft.cost_ns)),
             )
         except BaseException as exc:
             if not isinstance(exc, Exception):
@@ -311,22 +327,19 @@ class Live:
     def _drop(self, _: Drop) -> Failed | None:
         error = self.call_error
         failed = self._guarded(lambda: self._runtime.drop_session(self.session))
+        if failed is not None and self.interrupt is not None:
+            # Ctrl-C at the moment of closing must not leave rows on the device; dropping twice is harmless.
+            failed = self._guarded(lambda: self._runtime.drop_session(self.session))
         if failed is not None:
             # Nothing that was decoded is wrong: the log and the warning tell it, the caller's result stands.
             self.call_error = error
             log.warning("the runtime could not release session %d: %s: %s", self.session, failed.error, failed.message)
-        self._release()
+        self.release()
         return failed
 
-    def _release(self) -> None:
-        if not self._held:
-            return
-        self._held = False
-        self._share.released()
-
-    def hold(self) -> None:
-        """The session counts as live from here on, until it is dropped."""
-        self._held = True
+    def release(self) -> None:
+        """The session counts as live no more."""
+        self._share.released(self)
 
     # -- answers: the caller -----------------------------------------------------------------------------------------
 
@@ -361,14 +374,14 @@ class Live:
         self.user_error = self.user_error or exc
 
 
-def _floats(values: Sequence[float] | None) -> tuple[float, ...] | None:
+def _floats(values: Sequence[float] | None, count: int) -> tuple[float, ...] | None:
     if values is None:
         return None
     numbers = tuple(map(float, values))
-    if not all(number - number == 0.0 for number in numbers):
-        raise RuntimeContractError(f"margins and logprobs must be finite, not {numbers}")
+    if len(numbers) != count or not all(number - number == 0.0 for number in numbers):
+        raise RuntimeContractError(f"margins and logprobs must be finite and one per prediction ({count}), not {numbers}")
     return numbers
 
 
 def _one_line(exc: BaseException) -> str:
-    return " ".join(str(exc).split())[:500]
+    return described(exc)[:500]

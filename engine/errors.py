@@ -25,6 +25,7 @@ __all__ = [
     "TooManySessions",
     "TraceError",
     "UnknownRules",
+    "described",
 ]
 
 
@@ -141,3 +142,11 @@ class TraceError(SpanfoldError, ValueError):
         super().__init__(f"{where}: {problem}" if where else problem)
         self.problem = problem
         self.line = line
+
+
+def described(exc: BaseException) -> str:
+    """The exception's text in one line, also where its own ``__str__`` fails."""
+    try:
+        return " ".join(str(exc).split())
+    except Exception:  # a caller's exception class; the exception itself is what matters
+        return "(its text cannot be had)"

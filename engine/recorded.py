@@ -121,6 +121,9 @@ class RecordedRun:
         return None
 
     def _interrupted(self) -> bool:
+        event = self._log[self._at].event
+        if type(event) is DraftDiscarded and event.reason not in ("failed", "finished"):
+            return False  # a discard of the round itself: the interrupt came behind it
         return self._drops(self._ahead()) and (self._drop_reason() or "").startswith("interrupted: ")
 
     def _next(self, request: object) -> Event:

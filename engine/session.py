@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Final, Self, Unpack
 import attrs
 
 from .drivers import Live
-from .errors import ConfigError, DecodeFailed, RecorderFailed, RuntimeContractError, SessionClosed, SessionInUse
+from .errors import ConfigError, DecodeFailed, RecorderFailed, RuntimeContractError, SessionClosed, SessionInUse, described
 from .events import Extended, FinishLimit, FinishReason, SessionFinished
+from .gate import Gate
 from .invariants import state_violations
 from .requests import Context
 from .round import conclude, drop_session, extend_session, rewind_session, run_round
@@ -76,9 +77,12 @@ class Session:
         self._extras = extras
         self._ctx_of = live.hooks
         self._ctx = live.context(extras)
-        self._lock = threading.Lock()
+        self._gate = Gate()
         self._close_requested = False
         self._warned = False
+        self._recorder_told = False
+        self._undelivered: deque[int] = deque()  # of the round that an iterator is in
+        self._pending: BaseException | None = None  # to be raised once they are delivered
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -144,11 +148,16 @@ class Session:
         return tokens
 
     def __iter__(self) -> Iterator[int]:
-        while not self.finished:
-            tokens, error = self.advance()
-            yield from tokens
-            if error is not None:
+        while True:
+            while self._undelivered:
+                yield self._undelivered.popleft()
+            if self._pending is not None:
+                error, self._pending = self._pending, None
                 raise error
+            if self.finished:
+                return
+            tokens, self._pending = self.advance()
+            self._undelivered.extend(tokens)
 
     def extend(self, tokens: Sequence[int] = (), **options: Unpack[TurnOptions]) -> None:
         """Give tokens and begin a new turn (nothing runs before the next step). Options as for ``Decoder.open``.
@@ -168,7 +177,7 @@ class Session:
             extended = Extended(tokens=given, limits=turning.limits, stops=turning.stops, sampling=sampling, turn=state.turn.number + 1)
             self._live.run(extend_session(extended, state, self._context()))
             error = self._take_error()
-            if error is None:
+            if self._live.state.turn.number == extended.turn:  # also where an interrupt came with the event
                 self._live.hooks = turning.hooks
                 self._on_token = turning.on_token
         if error is not None:
@@ -193,17 +202,24 @@ class Session:
             raise error
 
     def close(self) -> None:
-        """Finish the turn ``closed`` if it has not ended, and release the session. May be called twice, from a callback and
-        from another thread: a round under way ends first."""
-        if not self._lock.acquire(blocking=False):
-            self._close_requested = True
-            # The step that holds the lock may have looked at the request just before it was made.
-            if not self._lock.acquire(blocking=False):
-                return
+        """Finish the turn ``closed`` if it has not ended, and release the session.
+
+        May be called twice, from a callback and from another thread: a round under way ends first.
+
+        Raises:
+            RecorderFailed: the last records could not be kept.
+            SessionInUse: the runtime does not allow this thread.
+            BaseException: an interrupt that came meanwhile.
+        """
+        self._share.check_thread()
+        self._close_requested = True  # first: whoever holds the gate looks at this after leaving it
+        if not self._gate.enter():
+            return
         try:
-            close_live(self._live, Finish("closed"))
+            self._gate.inside = True
+            self._close_now(Finish("closed"))
         finally:
-            self._lock.release()
+            self._gate.leave()
 
     def __enter__(self) -> Self:
         return self
@@ -216,10 +232,16 @@ class Session:
         live = getattr(self, "_live", None)
         if live is None or live.state.phase in ("new", "dropped"):
             return
-        if busy() or not self._share.this_thread_may_call:
-            self._share.orphan(lambda: close_live(live, Finish("closed")))
-        else:
-            close_live(live, Finish("closed"))
+        later = not self._share.this_thread_may_call or busy()
+        try:
+            if not later:
+                close_live(live, Finish("closed"))
+        except BaseException:
+            later = True
+            raise
+        finally:
+            if later:
+                self._share.orphan(lambda: close_live(live, Finish("closed")))
 
     # -- inside the package ------------------------------------------------------------------------------------------
 
@@ -249,8 +271,14 @@ class Session:
 
     def fail(self, error: BaseException) -> BaseException:
         """Finish ``failed`` and release; what to raise instead of ``error``: the same, with ``partial`` where it has one."""
-        with self._lock:
-            close_live(self._live, Finish("failed", None, f"{type(error).__name__}: {error}"[:500]))
+        if self._gate.enter():
+            try:
+                self._gate.inside = True
+                close_live(self._live, Finish("failed", None, f"{type(error).__name__}: {described(error)}"[:500]))
+            finally:
+                self._gate.leave()
+        else:  # in use elsewhere: who holds it closes it
+            self._close_requested = True
         if isinstance(error, (DecodeFailed, RecorderFailed)):
             error.partial = self.result
         return error
@@ -271,9 +299,10 @@ class Session:
     @contextmanager
     def _use(self, finished: bool = False) -> Generator[None, None, None]:
         self._share.check_thread()
-        if not self._lock.acquire(blocking=False):
+        if not self._gate.enter():
             raise SessionInUse("this session is in use, by another thread or by the step that called back")
         try:
+            self._gate.inside = True
             if self._live.state.phase == "dropped" and not (finished and self._live.state.finish is not None):
                 raise SessionClosed("this session is released: its tokens stay readable in session.state, open a new one to decode")
             if not busy():
@@ -283,11 +312,22 @@ class Session:
                 found = state_violations(self._live.state)
                 assert not found, found
         finally:
-            try:
-                if self._close_requested:
-                    close_live(self._live, Finish("closed"))
-            finally:
-                self._lock.release()
+            self._gate.leave()
+            # A close that found the gate shut left its wish before it looked; one that comes later finds it open.
+            if self._close_requested and self._live.state.phase != "dropped" and self._gate.enter():
+                try:
+                    self._gate.inside = True
+                    self._close_now(Finish("closed"))
+                finally:
+                    self._gate.leave()
+
+    def _close_now(self, finish: Finish) -> None:
+        close_live(self._live, finish)
+        interrupt, self._live.interrupt = self._live.interrupt, None
+        if interrupt is not None:
+            raise interrupt
+        if self._live.recorder_error is not None and not self._recorder_told:
+            raise self._recorder_error()
 
     def _mind_the_floor(self) -> None:
         stats = self._live.state.stats
@@ -329,13 +369,14 @@ class Session:
         live = self._live
         cause = live.recorder_error
         assert cause is not None
+        self._recorder_told = True
         if live.state.phase == "ready":
-            live.run(conclude(live.state, Finish("failed", None, f"recorder: {type(cause).__name__}: {cause}"[:500])))
+            live.run(conclude(live.state, Finish("failed", None, f"recorder: {type(cause).__name__}: {described(cause)}"[:500])))
         interrupt = live.interrupt
         self._take_error()
         if interrupt is not None:
             return interrupt
-        error = RecorderFailed(f"the recorder could not write: {type(cause).__name__}: {cause}")
+        error = RecorderFailed(f"the recorder could not write: {type(cause).__name__}: {described(cause)}", self.result)
         error.__cause__ = cause
         return error
 
@@ -394,9 +435,15 @@ class TokenStream(Iterator[int]):
             self._ready = iter(tokens)
 
     def close(self) -> None:
-        """End the stream; may be called twice. Closed before its end, the turn is finished ``closed``."""
+        """End the stream; may be called twice. Closed before its end, the turn is finished ``closed``.
+
+        An error of the newest round that waited behind undelivered tokens is raised now: it must not vanish.
+        """
         self._ended = True
         self._ready = iter(())
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise self._session.fail(error)
         self._session.close()
 
     def __enter__(self) -> Self:

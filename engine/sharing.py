@@ -10,31 +10,36 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
-from .errors import SessionInUse, TooManySessions
+from .errors import ConfigError, SessionInUse, TooManySessions
 from .runtime import Runtime
+
+if TYPE_CHECKING:
+    from .drivers import Live
 
 __all__ = ["Share", "busy", "engine_activity", "share_of"]
 
 _activity = threading.local()
 
 
-class _EngineActivity:
-    """Marks this thread as inside the engine, where a finalizer must not call back into it. Nests."""
+def engine_activity() -> AbstractContextManager[bool]:
+    """Marks this thread as inside the engine, where a finalizer must not call back into it. Nests.
 
-    def __enter__(self) -> None:
-        _activity.depth = getattr(_activity, "depth", 0) + 1
-
-    def __exit__(self, *exc: object) -> None:
-        _activity.depth -= 1
-
-
-engine_activity = _EngineActivity()
+    The mark is a lock of the thread's own: taking and leaving it is one step of the interpreter, which no signal can split.
+    """
+    try:
+        return _activity.mark
+    except AttributeError:
+        mark = _activity.mark = threading.RLock()
+        return mark
 
 
 def busy() -> bool:
     """Whether this thread is inside the engine."""
-    return getattr(_activity, "depth", 0) > 0
+    mark = getattr(_activity, "mark", None)
+    return mark is not None and mark._is_owned()
 
 
 class Share:
@@ -44,7 +49,7 @@ class Share:
         self.lock = threading.Lock()
         self._count_lock = threading.Lock()
         self._next = 0
-        self.live = 0
+        self._sessions: weakref.WeakSet[Live] = weakref.WeakSet()
         self._thread = threading.get_ident() if runtime.info.threads == "one" else None
         self._orphans: deque[Callable[[], None]] = deque()
 
@@ -58,29 +63,39 @@ class Share:
         if not self.this_thread_may_call:
             raise SessionInUse("this runtime allows one thread only: call it from the thread that made its first decoder")
 
-    def new_session(self, bound: int) -> int:
-        """A session id never used before on this runtime; counts the session as live.
+    @property
+    def live(self) -> int:
+        """Live sessions of all decoders on the runtime."""
+        with engine_activity(), self._count_lock:
+            return len(self._sessions)
 
-        Raises:
-            TooManySessions: ``bound`` are live.
-        """
-        with self._count_lock:
-            if self.live >= bound:
-                raise TooManySessions(self.live, bound)
-            self.live += 1
+    def new_number(self) -> int:
+        """A session id never used before on this runtime."""
+        with engine_activity(), self._count_lock:
             session = self._next
             self._next += 1
             return session
 
-    def reserve(self, session: int) -> None:
-        """This id and those below it are taken: a resumed session brings its own from another run, and no new one may get it."""
-        with self._count_lock:
-            self._next = max(self._next, session + 1)
+    def admit(self, live: Live, bound: int) -> None:
+        """Count a session as live until it is released (or nobody holds it any more).
 
-    def released(self) -> None:
-        """One session less is live."""
-        with self._count_lock:
-            self.live -= 1
+        Raises:
+            TooManySessions: ``bound`` are live.
+            ConfigError: a live session has its number in the records (that of a resumed one comes from another run).
+        """
+        with engine_activity(), self._count_lock:
+            if len(self._sessions) >= bound:
+                raise TooManySessions(len(self._sessions), bound)
+            number = live.log_session
+            if any(other.log_session == number for other in self._sessions):
+                raise ConfigError(f"session {number} of the log has the number of a live session on this runtime: close that one first")
+            self._next = max(self._next, number + 1)
+            self._sessions.add(live)
+
+    def released(self, live: Live) -> None:
+        """The session is live no more; again: nothing happens."""
+        with engine_activity(), self._count_lock:
+            self._sessions.discard(live)
 
     def orphan(self, release: Callable[[], None]) -> None:
         """Have ``release`` run at the next safe moment."""
@@ -103,7 +118,10 @@ _shares_lock = threading.Lock()
 def share_of(runtime: Runtime) -> Share:
     """The one Share of this runtime object."""
     with _shares_lock:
-        share = _shares.get(runtime)
-        if share is None:
-            share = _shares[runtime] = Share(runtime)
+        try:
+            share = _shares.get(runtime)
+            if share is None:
+                share = _shares[runtime] = Share(runtime)
+        except TypeError as exc:
+            raise ConfigError(f"a runtime must be hashable and weakly referenceable, {type(runtime).__name__} is not: {exc}") from None
         return share

@@ -16,6 +16,7 @@ from typing import Final, Literal, Self, TypeAlias
 
 from ..errors import ConfigError, TraceError
 from ..events import Record
+from ..sharing import engine_activity
 from ..values import RuntimeInfo
 from .codec import encode_record, unstructure
 from .header import FORMAT, FORMAT_VERSION, Header, libraries
@@ -106,7 +107,7 @@ class TraceWriter:
         line = encode_record(record if self._redactor is None else self._redactor.record(record))
         if len(line) > MAX_LINE_BYTES:
             raise TraceError(f"a record of {len(line)} bytes is longer than the {MAX_LINE_BYTES} that a trace may hold in one line")
-        with self._lock:
+        with engine_activity(), self._lock:
             self._refuse_unusable()
             try:
                 self._records += 1
@@ -144,7 +145,7 @@ class TraceWriter:
             TraceError: the writer is broken by an earlier error.
             OSError: writing failed; the writer is broken from here on.
         """
-        with self._lock:
+        with engine_activity(), self._lock:
             if self._closed or self._flush == "end":
                 return
             self._refuse_unusable()
@@ -162,7 +163,7 @@ class TraceWriter:
         Raises:
             OSError: writing failed; the file is closed all the same.
         """
-        with self._lock:
+        with engine_activity(), self._lock:
             if self._closed:
                 return
             self._closed = True
