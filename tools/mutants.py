@@ -29,7 +29,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -365,6 +365,13 @@ def main() -> int:
     assert attrs and cattrs and hypothesis.stateful and pytest
     assert not any(name.startswith("spanfold.engine") for name in sys.modules), "the engine was imported before the forks"
 
+    # The engine as it is must pass the very same way: tests that fail anyway (no spanfold installed, say) would kill every mutant.
+    at_hand = made[0]
+    unchanged = replace(at_hand, what="unchanged", source=(ROOT / "engine" / at_hand.file).read_text(encoding="utf-8"))
+    (verdict,) = run_all([unchanged], 1, options.stages).values()
+    if verdict != "survived":
+        print(f"the kill set does not pass on the engine as it is, so its verdicts would mean nothing: {verdict}", file=sys.stderr)
+        return 2
     verdicts = run_all(chosen, options.jobs, options.stages)
     survivors = sorted((mutant for mutant, verdict in verdicts.items() if verdict == "survived"), key=lambda mutant: mutant.number)
     for mutant in survivors:
