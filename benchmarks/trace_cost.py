@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from spanfold.backends.scripted import ScriptedRuntime, hash_target, noisy
-from spanfold.engine import Committed, Decoder, Record, fold, redrive
+from spanfold.engine import Committed, Decoder, Record, fold
+from spanfold.engine.replay import Replayer
 from spanfold.engine.trace import TraceReader, TraceWriter
 
 RECORDS_PER_TOKEN = 2.1  # of this run: some 5 records per span, some 2.4 tokens per span
@@ -68,7 +69,7 @@ def measure(records: int, repeats: int, folder: Path) -> dict[str, Any]:
         "write_us_per_record": (written - bare) / len(log) * 1e6,
         "read_and_fold_records_per_s": len(log) / best(repeats, lambda: fold(iter(TraceReader(path)))),
         "fold_events_per_s": len(log) / best(repeats, lambda: fold(log)),
-        "redrive_rounds_per_s": rounds / best(repeats, lambda: redrive(log)),
+        "redrive_rounds_per_s": rounds / best(repeats, lambda: Replayer().replay(log)),
     }
 
 
@@ -83,7 +84,11 @@ def profile(folder: Path) -> None:
             for record in log:
                 writer.write(record)
 
-    for name, work in (("write", write), ("read and fold", lambda: fold(iter(TraceReader(path)))), ("redrive", lambda: redrive(log))):
+    for name, work in (
+        ("write", write),
+        ("read and fold", lambda: fold(iter(TraceReader(path)))),
+        ("redrive", lambda: Replayer().replay(log)),
+    ):
         profiler = cProfile.Profile()
         profiler.runcall(work)
         print(f"\n-- {name}, {len(log)} records")
