@@ -39,7 +39,13 @@ TARGETS = ("positions.py", "rules.py", "transitions.py", "checks.py", "reducer.p
 #: In order of speed, each with the CPU seconds after which a mutant counts as hanging; the last are for what the first let through.
 KILL_SET = (
     (5, "tests/engine/test_golden.py"),
-    (40, "tests/engine/test_decisions.py", "tests/engine/test_contract.py", "tests/engine/test_reducer.py"),
+    (
+        40,
+        "tests/engine/test_decisions.py",
+        "tests/engine/test_contract.py",
+        "tests/engine/test_reducer.py",
+        "tests/engine/test_survivors.py",
+    ),
     (40, "tests/cases"),
     (60, "tests/laws/test_laws.py"),
     (60, "tests/laws/test_small_scope.py", "-k", "rollback or cancel"),
