@@ -1,9 +1,11 @@
 """What the engine itself costs per round, and whether that grows with the session.
 
-A scripted target that costs almost nothing is decoded twice over the same tokens: by the engine (no observers, no
+A scripted target whose answers are ready made is decoded twice over the same tokens: by the engine (no observers, no
 recorder), and by a bare loop that makes the same runtime calls and keeps nothing else. The difference is the engine.
+(``--target hash`` takes the scripted runtime instead, which simulates a cache: its own work is some 20 microseconds per
+round, and costs more where the engine's has passed through the processor's cache in between.)
 
-    python benchmarks/engine_overhead.py [--tokens 100000] [--width 3] [--json FILE]
+    python benchmarks/engine_overhead.py [--tokens 100000] [--width 3] [--target canned|hash] [--json FILE]
 
 Targets (docs/explanation/numerics.md): median at most 50 microseconds per round; per-round cost around token 100,000 at
 most 1.3 times that around token 1,000.
@@ -17,23 +19,62 @@ import platform
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from spanfold.backends.scripted import ScriptedRuntime, hash_target
-from spanfold.engine import Ask, Decoder, Forward, Sampling, Settle
+from spanfold.engine import Ask, Decoder, Draft, DraftInfo, Forward, Rows, Runtime, RuntimeInfo, Sampling, Settle, Settled, View
 
 PROMPT = [1, 2, 3]
 WINDOW = 500  # rounds around a length over which the median is taken
 
 
-def make_runtime(tokens: int) -> ScriptedRuntime:
+class Canned:
+    """A runtime that costs nothing: every span is accepted in full, every token is the next number."""
+
+    def __init__(self, tokens: int) -> None:
+        draft = DraftInfo(depth=16, context_length=tokens + 100)
+        self.info = RuntimeInfo(
+            backend="canned", model="canned", vocabulary=1000, context_length=tokens + 100, rollback="crop", draft=draft
+        )
+        self._position = 0
+
+    def open_session(self, session: int, sampling: Sampling, drafting: bool) -> None: ...
+
+    def configure(self, session: int, sampling: Sampling) -> None: ...
+
+    def drop_session(self, session: int) -> None: ...
+
+    def close(self) -> None: ...
+
+    def view(self, session: int) -> View:
+        return View(position=self._position, head_position=self._position, checkpoint=False, floor=0)
+
+    def forward(self, calls: Sequence[Forward]) -> Sequence[Rows]:
+        call = calls[0]
+        end = self._position = call.base + len(call.tokens)
+        first = call.base if call.want == "all" else end - 1
+        return (Rows(session=call.session, predictions=tuple([at % 1000 for at in range(first + 1, end + 1)]), position=end),)
+
+    def settle(self, calls: Sequence[Settle]) -> Sequence[Settled]:
+        self._position = calls[0].position
+        return (Settled(session=calls[0].session, position=self._position),)
+
+    def draft(self, calls: Sequence[Ask]) -> Sequence[Draft]:
+        first = self._position + 1
+        return (Draft(session=calls[0].session, tokens=tuple([at % 1000 for at in range(first, first + calls[0].limit)])),)
+
+
+def make_runtime(tokens: int, target: str) -> Runtime:
+    if target == "canned":
+        return Canned(tokens)
     return ScriptedRuntime(hash_target(1, 1000), vocabulary=1000, context_length=tokens + 100)
 
 
-def engine_rounds(tokens: int, width: int) -> tuple[list[int], tuple[int, ...]]:
+def engine_rounds(tokens: int, width: int, target: str) -> tuple[list[int], tuple[int, ...]]:
     """Nanoseconds of each step, and the tokens."""
     took: list[int] = []
-    with Decoder(make_runtime(tokens), policy=width) as decoder, decoder.open(PROMPT, max_tokens=tokens) as session:
+    with Decoder(make_runtime(tokens, target), policy=width) as decoder, decoder.open(PROMPT, max_tokens=tokens) as session:
         session.step()  # the prefill
         while not session.finished:
             began = time.perf_counter_ns()
@@ -42,9 +83,9 @@ def engine_rounds(tokens: int, width: int) -> tuple[list[int], tuple[int, ...]]:
         return took, session.result.tokens
 
 
-def bare_rounds(tokens: int, width: int) -> tuple[list[int], tuple[int, ...]]:
+def bare_rounds(tokens: int, width: int, target: str) -> tuple[list[int], tuple[int, ...]]:
     """The same runtime calls from a loop that keeps a list of tokens and nothing else."""
-    runtime = make_runtime(tokens)
+    runtime = make_runtime(tokens, target)
     runtime.open_session(0, Sampling(), True)
     row = runtime.forward((Forward(session=0, base=0, tokens=tuple(PROMPT), want="last", canonical=True),))[0]
     out: list[int] = list(row.predictions)  # type: ignore[union-attr]
@@ -84,11 +125,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=100_000)
     parser.add_argument("--width", type=int, default=3)
+    parser.add_argument("--target", choices=("canned", "hash"), default="canned")
     parser.add_argument("--json", help="write the figures here")
     args = parser.parse_args()
-    engine_rounds(2_000, args.width)  # warm up
-    engine, tokens = engine_rounds(args.tokens, args.width)
-    bare, expected = bare_rounds(args.tokens, args.width)
+    engine_rounds(2_000, args.width, args.target)  # warm up
+    engine, tokens = engine_rounds(args.tokens, args.width, args.target)
+    bare, expected = bare_rounds(args.tokens, args.width, args.target)
     if tokens != expected:
         print("the engine's tokens differ from the bare loop's: no figures", file=sys.stderr)
         return 1
@@ -100,6 +142,7 @@ def main() -> int:
         "machine": platform.machine(),
         "tokens": args.tokens,
         "width": args.width,
+        "target": args.target,
         "rounds": len(engine),
         "engine_us_per_round": statistics.median(engine) / 1e3,
         "bare_us_per_round": statistics.median(bare) / 1e3,
