@@ -79,11 +79,11 @@ from .runtime import Settled as Settled
 from .runtime import View as View
 from .session import Result as Result
 from .session import Session as Session
-from .session import TokenStream as TokenStream
 from .state import NEW as NEW
 from .state import DecodeStats as DecodeStats
 from .state import SessionState as SessionState
 from .state import Turn as Turn
+from .stream import TokenStream as TokenStream
 from .text import StopMatcher as StopMatcher
 from .text import TextStream as TextStream
 from .text import TokenText as TokenText

@@ -30,9 +30,10 @@ from .requests import Context
 from .round import open_session, resume_session
 from .rules import VERSION, masking
 from .runtime import NO_EXTRAS, Extras, Runtime
-from .session import Result, Session, TokenStream
+from .session import Result, Session
 from .sharing import share_of
 from .state import NEW, SessionState
+from .stream import TokenStream
 from .text import StopMatcher, TextSource
 from .values import DraftInfo, Limits, Policy, Sampling, Stops
 

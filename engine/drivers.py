@@ -279,8 +279,9 @@ class Live:
         except BaseException as exc:
             if not isinstance(exc, Exception):
                 self.interrupt = self.interrupt or exc
-            else:
-                log.warning("the draft source failed, session %d decodes serially from here on: %s", self.session, exc)
+            log.warning(
+                "the draft source failed, session %d decodes serially from here on: %s", self.session, _one_line(exc) or type(exc).__name__
+            )
             return Failed(started=True, error=type(exc).__name__, message=_one_line(exc))
 
     @property

@@ -72,7 +72,7 @@ def _redriven(args: argparse.Namespace) -> Iterator[Replay]:
     for result in Replayer(fail_fast=False).replay_many(args.traces):
         if result.session is None or result.segment is None:
             # Of the whole file: that it cannot be read is always told, that it holds no session only where none was named.
-            if result.outcome != "empty" or args.session is args.segment is None:
+            if result.outcome != "empty" or _all_meant(args):
                 yield result
         elif is_meant(SessionKey(result.segment, result.session), args):
             yield result
@@ -111,15 +111,20 @@ def _side_by_side(found: Divergence) -> Iterator[str]:
             yield f"          {event}"
 
 
+def _all_meant(args: argparse.Namespace) -> bool:
+    """Whether no session was named."""
+    return args.session is None and args.segment is None
+
+
 def _rerun(args: argparse.Namespace, terminal: Terminal) -> int:
     reports: list[tuple[str, SessionKey, RerunReport]] = []
     logs = [(path, _sessions(path, args)) for path in args.traces]  # before a model is loaded: what cannot be decoded is known now
-    if not any(found for _, found in logs) and not args.session is args.segment is None:
+    if not any(found for _, found in logs) and not _all_meant(args):
         raise _nothing_meant(args)
     with ExitStack() as stack:
         opened = _open(args, terminal, stack)
         for path, found in logs:
-            if not found and args.session is args.segment is None and not args.json:
+            if not found and _all_meant(args) and not args.json:
                 terminal.line(f"{path}: no session: the trace holds no record")
             for key, log in found.items():
                 terminal.progress(f"decoding {key} of {path} again")
@@ -135,6 +140,10 @@ def _rerun(args: argparse.Namespace, terminal: Terminal) -> int:
                         terminal.line(
                             f"  around it: spanfold dump {path} {_named(key.session, key.segment or None)}--events {first}-{last}"
                         )
+                if args.fail_fast and report.status != "holds":
+                    break
+            if args.fail_fast and reports and reports[-1][2].status != "holds":
+                break
     if args.json:
         shown = [{"path": path, "session": key.session, "segment": key.segment, **report.to_json()} for path, key, report in reports]
         terminal.line(json.dumps(shown, ensure_ascii=False, allow_nan=False))

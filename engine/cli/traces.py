@@ -90,7 +90,7 @@ def run_dump(args: argparse.Namespace, terminal: Terminal) -> int:
                 terminal.line(json.dumps(record_to_dict(entry), allow_nan=False))
             else:
                 terminal.line(f"{entry.session:3d} {log.line(entry)}")
-    if not found and not (args.session is args.segment is args.events is None):
+    if not found and any(named is not None for named in (args.session, args.segment, args.events)):
         raise TraceError(f"{args.trace} holds no such event: dump it without --session, --segment and --events")
     for torn in reader.torn:
         terminal.note(f"torn: {torn}")

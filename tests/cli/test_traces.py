@@ -310,3 +310,15 @@ def test_an_option_of_a_live_model_needs_one(option, trace, run):
     code, out, err = run("replay", trace, *option)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert f"leave out {option[0]}" in err
+
+
+def test_fail_fast_ends_a_rerun_at_the_first_session_that_differs(trace, serial, tmp_path, run):
+    records = list(TraceReader(serial))
+    header = serial.read_bytes().splitlines(keepends=True)[0]
+    changed = b"".join(encode_record(record) for record in records).replace(b'"tokens":[68]', b'"tokens":[69]', 1)
+    wrong = tmp_path / "wrong.jsonl"
+    wrong.write_bytes(header + changed.replace(b'"prediction":68', b'"prediction":69', 1))
+    code, out, _ = run("replay", wrong, trace, "--backend", "scripted", "--json")
+    assert (code, len(json.loads(out))) == (1, 2)
+    code, out, _ = run("replay", wrong, trace, "--backend", "scripted", "--fail-fast", "--json")
+    assert (code, len(json.loads(out))) == (1, 1)
