@@ -8,6 +8,7 @@ import pytest
 from spanfold.backends.scripted import ScriptedRuntime, hash_target
 from spanfold.engine import ConfigError, Decoder, Draft, DraftInfo, RecorderFailed, TooManySessions
 from spanfold.engine.sharing import busy, engine_activity, share_of
+from spanfold.engine.trace import TraceWriter
 
 TARGET = hash_target(7, 50)
 
@@ -172,3 +173,24 @@ def test_an_exception_without_text_passes_unchanged():
 
 def test_an_endless_deadline_is_none():
     assert len(Decoder(_runtime()).generate([1], max_tokens=4, deadline_s=float("inf")).tokens) == 4
+
+
+def test_a_session_found_by_the_collector_while_its_trace_is_closed_does_not_wait_for_itself(tmp_path):
+    """The finalizer would record the session's end through the writer whose lock its own thread holds."""
+    runtime = _runtime()
+    writer = TraceWriter(tmp_path / "run.jsonl")
+    decoder = Decoder(runtime, recorder=writer)
+    abandoned = [decoder.open([1])]
+    abandoned[0].step()
+    finish = writer._sink.finish
+
+    def collect():
+        assert busy(), "a finalizer that runs here must be put off"
+        abandoned.clear()
+        gc.collect()
+        finish()
+
+    writer._sink.finish = collect
+    writer.close()
+    decoder.close()
+    assert runtime.live_sessions == 0
