@@ -1,0 +1,147 @@
+"""spanfold itself, by the protocol of its peers: decodes with the account of every round, and bare forwards by rows."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from protocol import Handler, Stamps, options, serve, timed_rows
+
+from spanfold.backends.descriptors import SCRIPTED, TORCH
+from spanfold.engine import (
+    CheckpointRetired,
+    Decoder,
+    DraftOffered,
+    Extras,
+    Forward,
+    Prefilled,
+    Record,
+    Rows,
+    Sampling,
+    SerialDecoded,
+    SessionOpened,
+    Settle,
+    SpanVerified,
+    Trimmed,
+)
+from spanfold.engine.registry import OpenOptions
+
+#: Most tokens per draft that are measured at a fixed width.
+WIDTHS = (1, 2, 3, 4)
+_ROWS_SESSION = 10**6  # far from the ids that decoders count up from 0
+
+
+def versions(model: str) -> dict[str, str]:
+    import platform
+
+    found = {"python": platform.python_version()}
+    if model != "scripted":
+        import torch
+        import transformers
+
+        found |= {"torch": str(torch.__version__), "transformers": transformers.__version__}
+    return found
+
+
+def account(records: list[Record]) -> dict[str, Any]:
+    """The recorded costs behind the prefill, and what the spans came to."""
+    costs: dict[str, Any] = {"serial": [], "verify": {}, "draft": {}, "settle": []}
+    for event in (record.event for record in records):
+        match event:
+            case SerialDecoded():
+                costs["serial"].append(event.cost_ns)
+            case SpanVerified():
+                costs["verify"].setdefault(str(event.rows), []).append(event.cost_ns)
+            case DraftOffered():
+                costs["draft"].setdefault(str(len(event.tokens)), []).append(event.cost_ns)
+            case Trimmed() | CheckpointRetired():
+                costs["settle"].append(event.cost_ns)
+            case _:
+                pass
+    return costs
+
+
+def start() -> dict[str, Handler]:
+    given = options()
+    if given["model"] == "scripted":
+        opened = SCRIPTED.open(OpenOptions())
+    else:
+        import torch
+
+        torch.set_num_threads(given["threads"])
+        opened = TORCH.open(OpenOptions(model=given["model"], dtype=given["dtype"]))
+    runtime = opened.runtime
+
+    def hello(request: dict[str, Any]) -> dict[str, Any]:
+        depth = 0 if runtime.info.draft is None else runtime.info.draft.depth
+        settings: list[dict[str, Any]] = [{"label": "serial", "width": 0}]
+        if depth:
+            settings += [{"label": f"k={k}", "width": k} for k in WIDTHS if k <= depth]
+            settings.append({"label": "default", "width": None})
+        return {
+            "versions": versions(given["model"]),
+            "notes": [],
+            "groups": {one["label"]: [one] for one in settings},
+            "row_exact": getattr(runtime.info, "row_exact", None) is True,
+        }
+
+    def encode(request: dict[str, Any]) -> dict[str, Any]:
+        return {"ids": list(opened.encode(request["text"], None))}
+
+    def decode(request: dict[str, Any]) -> dict[str, Any]:
+        records: list[Record] = []
+        with Decoder(runtime, policy=request["setting"]["width"], observers=[records.append]) as decoder:
+            tokens: list[int] = []
+            stamps = Stamps()
+            with decoder.stream(request["prompt"], max_tokens=request["tokens"]) as stream:
+                for token in stream:
+                    tokens.append(token)
+                    stamps.delivered(1)
+            reply = stamps.reply(tokens)
+            stats = stream.result.stats
+        opened_as = next(record.event for record in records if isinstance(record.event, SessionOpened))
+        reply["policy"] = getattr(opened_as.policy, "kind", "fixed")
+        reply["width"] = opened_as.policy.width
+        reply["costs"] = account(records)
+        reply["stats"] = {name: getattr(stats, name) for name in ("spans", "span_tokens", "serial_steps", "verified", "accepted")}
+        reply["stats"]["accepted_per_depth"] = list(stats.accepted_per_depth)
+        reply["stats"]["verified_per_depth"] = list(stats.verified_per_depth)
+        return reply
+
+    def margin(request: dict[str, Any]) -> dict[str, Any]:
+        """How far apart the two best tokens are at one index of the output, decoded without speculation."""
+        margins: list[float | None] = []
+
+        def observe(record: Record) -> None:
+            if isinstance(record.event, (Prefilled, SerialDecoded)):
+                margins.append(record.event.margin)
+
+        with Decoder(runtime, policy=0, source="none", observers=[observe], extras=Extras(margins=True)) as decoder:
+            decoder.generate(request["prompt"], max_tokens=request["index"] + 1)
+        return {"margin": margins[request["index"]] if len(margins) > request["index"] else None}
+
+    def rows(request: dict[str, Any]) -> dict[str, Any]:
+        """Bare forwards over a cache of ``past`` rows: the call of the protocol, its choice of tokens included."""
+        past = request["past"]
+        runtime.open_session(_ROWS_SESSION, Sampling(), False)
+        prompt = tuple(1 + at % 7 for at in range(past))
+        runtime.forward((Forward(session=_ROWS_SESSION, base=0, tokens=prompt, want="last", canonical=True),))
+
+        def run(count: int) -> None:
+            call = Forward(session=_ROWS_SESSION, base=past, tokens=(7,) * count, want="all", canonical=False)
+            position = cast(Rows, runtime.forward((call,))[0]).position
+            runtime.settle((Settle(session=_ROWS_SESSION, base=past, rows=position - past, position=past),))
+
+        try:
+            return timed_rows(run, request)
+        finally:
+            runtime.drop_session(_ROWS_SESSION)
+
+    return {"hello": hello, "encode": encode, "decode": decode, "margin": margin, "rows": rows}
+
+
+if __name__ == "__main__":
+    serve(start)
