@@ -1,150 +1,209 @@
-"""All that a GPU must show, in a few minutes and one command: the marked tests, then what rows, drafts and trims cost.
+"""All that a GPU must show, in a few minutes and one command.
 
     python benchmarks/gpu_checks.py [--device cuda] [--json FILE]
-    python benchmarks/gpu_checks.py --device cpu --layers 2 --hidden 64     # dry run of the same code without a GPU
+    python benchmarks/gpu_checks.py --dry-run               # the same code with tiny models on the CPU, in less than a minute
 
-1. Runs ``pytest -m gpu`` over tests/ (left out on the CPU, where those tests skip).
-2. Builds a randomly initialised Llama with a randomly initialised MTP head on the device, in bfloat16 and float32, and
-   decodes the same prompt with and without speculation. Tokens are compared first; where they differ, the first difference
-   is reported with its top-2 margin. A random head is hardly ever accepted, so no speed-up is printed, only costs.
-3. Prints medians: a serial step, a verify by rows, a draft step, the engine's share; writes them as JSON if asked.
+1. Correctness: ``pytest -m gpu`` over tests/ (left out on the CPU, where those tests skip), and small random models in every dtype,
+   decoded with and without speculation. Tokens are compared; a difference must fall on a near tie.
+2. Graphs: the calls with and without CUDA graphs, where the runtime has the option ``cuda_graphs``; else it says that it was skipped.
+3. A large randomly initialised model, as large as fits: milliseconds by rows, per draft and per trim; the engine's share of a round.
+4. Speed-up by acceptance on that model: the drafts are the serial output, made wrong at a chosen rate by a hash of fixed seed, and
+   the head runs as it would. Predicted from the costs, and measured; not stated where tokens differ.
+
+Exit code: that of the tests; 1 where tokens differ without a near tie.
 """
 
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import platform
-import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from attrs import asdict, frozen
+from gpubench.costs import Work, call_costs, decoded, margin_at
+from gpubench.forced import ForcedDrafts
+from gpubench.models import SMALL, TINY, Shape, clear_model, described, head_of, largest, small_model
+from speedbench.figures import NEAR_TIE, Run, engine_ms, first_difference, predicted, ratio, round_cost, tokens_per_span
 
-from spanfold.backends.torch import MtpHead, TorchRuntime
-from spanfold.engine import Ask, Decoder, Extras, Forward, Record, Sampling, SerialDecoded, Settle, SpanVerified
+from spanfold.backends.torch import TorchRuntime
 
 ROOT = Path(__file__).resolve().parent.parent
+RATES = (0.0, 0.5, 0.7, 0.9, 1.0)
+
+
+def say(message: str) -> None:
+    print(f"[{time.strftime('%H:%M:%S')}] {message}", file=sys.stderr, flush=True)
 
 
 def run_marked_tests() -> int:
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), "."]
-    print("$", " ".join(command), flush=True)
-    return subprocess.call(command, cwd=ROOT / "tests")
+    say("$ " + " ".join(command[1:]))
+    return subprocess.call(command, cwd=ROOT / "tests", stdout=sys.stderr)
 
 
-def build(args: argparse.Namespace, dtype: torch.dtype) -> TorchRuntime:
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=args.vocabulary,
-        hidden_size=args.hidden,
-        intermediate_size=4 * args.hidden,
-        num_hidden_layers=args.layers,
-        num_attention_heads=max(args.hidden // 128, 1),
-        num_key_value_heads=max(args.hidden // 512, 1),
-        max_position_embeddings=8192,
-    )
-    with torch.device(args.device):
-        model: Any = LlamaForCausalLM(config)
-        model = model.to(dtype).eval()
-        head = MtpHead(model).to(dtype).eval()
-        head.requires_grad_(False)
-    return TorchRuntime(model, head=head, name="random llama")
+def correctness(shape: Shape, work: Work, name: str) -> dict[str, Any]:
+    """Runs that differ from the serial one, with and without a near tie there."""
+    dtype = getattr(torch, name)
+    model = small_model(shape, dtype, work.device)
+    runtime = TorchRuntime(model, head=head_of(model, dtype, work.device), name=f"random {shape.name}")
+    found: dict[str, Any] = {"runs": 0, "near_ties": 0, "differ": []}
+    for seed in range(3):
+        prompt = [(seed * 7919 + at * 104729) % shape.vocabulary for at in range(work.prompt)]
+        serial = decoded(runtime, work, 0, prompt)
+        # Its head is random and hardly ever right: drafts that are, at times, make spans of every length.
+        forced = ForcedDrafts(runtime, [*prompt, *serial.tokens], 0.7, seed)
+        for width in work.widths:
+            run = decoded(forced, work, width, prompt, serial.tokens)
+            found["runs"] += 1
+            where = first_difference(serial.tokens, run.tokens)
+            if where is None:
+                continue
+            margin = margin_at(runtime, prompt, where)
+            if margin is not None and margin < NEAR_TIE[name]:
+                found["near_ties"] += 1
+            else:
+                found["differ"].append({"seed": seed, "width": width, "index": where, "margin": margin})
+    runtime.close()
+    return found
 
 
-def timed(call: Callable[[], Any], device: str) -> float:
-    """Milliseconds of one call, the device's work included."""
-    if device.startswith("cuda"):
-        torch.cuda.synchronize()
-    began = time.perf_counter()
-    call()
-    if device.startswith("cuda"):
-        torch.cuda.synchronize()
-    return (time.perf_counter() - began) * 1e3
+def acceptance(runtime: TorchRuntime, work: Work, prompt: Sequence[int], serial: Run, rates: Sequence[float]) -> list[dict[str, Any]]:
+    """Speed-up by rate and width; measured from a serial run next to each."""
+    base = round_cost([serial], 0)
+    found: list[dict[str, Any]] = []
+    for rate in rates:
+        forced = ForcedDrafts(runtime, [*prompt, *serial.tokens], rate)
+        for width in work.widths:
+            beside = decoded(runtime, work, 0, prompt, serial.tokens)
+            run = decoded(forced, work, width, prompt, serial.tokens)
+            tokens, cost = tokens_per_span([run]), round_cost([run], width)
+            expected = None if tokens is None or cost is None or base is None else predicted(tokens, cost, base)
+            speed_up, _ = ratio([beside], [run], frozenset({"same"}))
+            row = {"rate": rate, "k": width, "tokens_per_span": tokens, "predicted": expected, "measured": speed_up}
+            found.append(row | {"identical": run.verdict == "same", "engine_us_per_round": _us(engine_ms([run]))})
+    return found
 
 
-def costs(runtime: TorchRuntime, args: argparse.Namespace) -> dict[str, float]:
-    """Median milliseconds of each protocol call at the prompt's length."""
-    session = 10**6  # far from the ids that decoders count up from 0
-    runtime.open_session(session, Sampling(), True)
-    prompt = tuple(range(1, args.prompt + 1))
-    runtime.forward((Forward(session=session, base=0, tokens=prompt, want="last", canonical=True),))
-    base = len(prompt)
-    figures: dict[str, float] = {}
-    for limit in range(1, args.width + 1):
-        took = [timed(lambda n=limit: runtime.draft((Ask(session=session, current=7, limit=n),)), args.device) for _ in range(args.repeats)]
-        figures[f"draft_{limit}_ms"] = statistics.median(took[args.repeats // 4 :])
-    for rows in range(1, args.width + 2):
-        tokens = tuple(range(7, 7 + rows))
-        forward, settle = [], []
-        for _ in range(args.repeats):
-            call = Forward(session=session, base=base, tokens=tokens, want="all", canonical=False)
-            forward.append(timed(lambda call=call: runtime.forward((call,)), args.device))
-            back = Settle(session=session, base=base, rows=rows, position=base)
-            settle.append(timed(lambda back=back: runtime.settle((back,)), args.device))
-        figures[f"verify_{rows}_rows_ms"] = statistics.median(forward[args.repeats // 4 :])
-        figures[f"trim_after_{rows}_ms"] = statistics.median(settle[args.repeats // 4 :])
-    runtime.drop_session(session)
-    return figures
+def _us(ms: float | None) -> float | None:
+    return None if ms is None else ms * 1e3
 
 
-def decode(runtime: TorchRuntime, args: argparse.Namespace, width: int) -> tuple[tuple[int, ...], list[Record], float]:
-    records: list[Record] = []
-    prompt = list(range(1, args.prompt + 1))
-    with Decoder(runtime, policy=width, observers=[records.append], extras=Extras(margins=True)) as decoder:
-        began = time.perf_counter()
-        result = decoder.generate(prompt, max_tokens=args.tokens, stop_tokens=())
-        return result.tokens, records, (time.perf_counter() - began) * 1e3 / args.tokens
+def graphs(model: Any, head: Any, work: Work) -> dict[str, Any]:
+    """The costs of the calls with CUDA graphs; those without are the large model's."""
+    if "cuda_graphs" not in inspect.signature(TorchRuntime).parameters:
+        return {"skipped": "this TorchRuntime has no option cuda_graphs"}
+    if not work.device.startswith("cuda"):
+        return {"skipped": "CUDA graphs need a CUDA device"}
+    options: dict[str, Any] = {"cuda_graphs": True}
+    return call_costs(TorchRuntime(model, head=head, name="random, graphs", **options), work)
 
 
-def margin_at(records: list[Record], index: int) -> float | None:
-    """The top-2 margin of the choice of the ``index``-th token of a serial run (the first comes from the prefill)."""
-    serial = [r.event for r in records if isinstance(r.event, SerialDecoded)]
-    return serial[index - 1].margin if 0 < index <= len(serial) else None
+def large(shape: Shape, work: Work, rates: Sequence[float]) -> dict[str, Any]:
+    """Costs, graphs and speed-up by acceptance of one model, in bfloat16."""
+    say(f"building {shape.name}: {shape.parameters / 1e9:.2f} billion weights")
+    model = clear_model(shape, torch.bfloat16, work.device)
+    head = head_of(model, torch.bfloat16, work.device)
+    runtime = TorchRuntime(model, head=head, name=f"random {shape.name}")
+    prompt = [1 + at % 250 for at in range(work.prompt)]
+    report: dict[str, Any] = {"model": described(shape), "dtype": "bfloat16"}
+    say("costs of the calls")
+    report |= call_costs(runtime, work)
+    say("serial decoding")
+    decoded(runtime, work, max(work.widths), prompt)  # warm up
+    serial = decoded(runtime, work, 0, prompt)
+    report["serial_ms_per_token"] = serial.ms_per_token
+    report["engine_us_per_serial_round"] = _us(engine_ms([serial]))
+    say("speed-up by acceptance")
+    report["acceptance"] = acceptance(runtime, work, prompt, serial, rates)
+    say("graphs")
+    report["graphs"] = graphs(model, head, work)
+    runtime.close()
+    return report
 
 
-def main() -> int:
+@frozen(kw_only=True)
+class Checks:
+    """What one call of the command does."""
+
+    work: Work
+    small: Shape
+    large: Shape
+    dtypes: Sequence[str]
+    rates: Sequence[float]
+
+
+def checks_of(args: argparse.Namespace) -> Checks:
+    if args.dry_run:
+        work = Work(device="cpu", prompt=24, tokens=24, widths=(1, 3), rows=(1, 2, 4), repeats=4)
+        return Checks(work=work, small=TINY, large=TINY, dtypes=("float32", "bfloat16"), rates=(0.0, 0.7, 1.0))
+    work = Work(device=args.device, prompt=args.prompt, tokens=args.tokens, widths=(1, 2, 3, 4), rows=(1, 2, 3, 4, 5, 8, 16), repeats=40)
+    free, _ = torch.cuda.mem_get_info(torch.device(args.device))
+    return Checks(work=work, small=SMALL, large=largest(free), dtypes=("float32", "bfloat16", "float16"), rates=RATES)
+
+
+def shown(report: dict[str, Any]) -> str:
+    """The report in lines for people."""
+    big = report["large"]
+    lines = [f"{report['device']}, torch {report['torch']}, {report['date']}"]
+    for name, found in report["correctness"].items():
+        lines.append(f"{name}: {found['runs']} runs, {found['near_ties']} part at near ties, {len(found['differ'])} differ elsewhere")
+    lines.append(f"random {big['model']['name']}, {big['model']['parameters'] / 1e9:.2f} billion weights, {big['dtype']}")
+    for name in ("verify_ms", "draft_ms", "trim_ms"):
+        lines.append(f"{name}: " + ", ".join(f"{count}: {ms:.3f}" for count, ms in big[name].items()))
+    lines.append(f"serial: {big['serial_ms_per_token']:.3f} ms per token, engine {big['engine_us_per_serial_round']:.0f} us per round")
+    lines.append(f"graphs: {big['graphs'].get('skipped') or big['graphs']}")
+    lines.append("rate   k  tokens/span  predicted  measured  engine us/round")
+    for row in big["acceptance"]:
+        measured = f"{row['measured']:.2f}x" if row["measured"] is not None else "tokens differ" if not row["identical"] else "-"
+        expected = "-" if row["predicted"] is None else f"{row['predicted']:.2f}x"
+        spans = "-" if row["tokens_per_span"] is None else f"{row['tokens_per_span']:.2f}"
+        lines.append(f"{row['rate']:<4} {row['k']:>3} {spans:>12} {expected:>10} {measured:>9} {row['engine_us_per_round'] or 0:>16.0f}")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--layers", type=int, default=16)
-    parser.add_argument("--hidden", type=int, default=2048)
-    parser.add_argument("--vocabulary", type=int, default=32000)
-    parser.add_argument("--prompt", type=int, default=512)
-    parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--width", type=int, default=4)
-    parser.add_argument("--repeats", type=int, default=40)
-    parser.add_argument("--json", help="write the figures here")
-    args = parser.parse_args()
-    if args.device.startswith("cuda") and not torch.cuda.is_available():
-        print("error: no CUDA device is available to torch; for a dry run use --device cpu --layers 2 --hidden 64", file=sys.stderr)
+    parser.add_argument("--device", default="cuda", help="cuda or cuda:N (default: cuda)")
+    parser.add_argument("--prompt", type=int, default=512, help="tokens of the prompt (default: 512)")
+    parser.add_argument("--tokens", type=int, default=128, help="tokens to decode (default: 128)")
+    parser.add_argument("--dry-run", action="store_true", help="tiny models on the CPU: does the script still work")
+    parser.add_argument("--json", metavar="FILE", help="write the figures here")
+    args = parser.parse_args(arguments)
+    if not args.dry_run and not (args.device.startswith("cuda") and torch.cuda.is_available()):
+        print(f"error: torch finds no CUDA device for --device {args.device}; --dry-run runs on the CPU", file=sys.stderr)
         return 2
-    status = run_marked_tests() if args.device.startswith("cuda") else 0
-    hardware = torch.cuda.get_device_name(args.device) if args.device.startswith("cuda") else platform.machine()
-    report: dict[str, Any] = {"device": hardware, "torch": torch.__version__, "marked_tests_exit": status, "arguments": vars(args)}
-    for dtype in (torch.bfloat16, torch.float32):
-        runtime = build(args, dtype)
-        figures: dict[str, Any] = dict(costs(runtime, args))
-        decode(runtime, args, args.width)  # warm up
-        serial, serial_log, serial_ms = decode(runtime, args, 0)
-        tokens, log, ms = decode(runtime, args, args.width)
-        figures["serial_ms_per_token"] = serial_ms
-        figures["spans_with_random_head_ms_per_token"] = ms
-        figures["spans"] = sum(isinstance(r.event, SpanVerified) for r in log)
-        figures["identical"] = tokens == serial
-        if tokens != serial:
-            first = next(at for at, (a, b) in enumerate(zip(tokens, serial, strict=False)) if a != b)
-            figures["first_difference"] = {"index": first, "margin": margin_at(serial_log, first)}
-        report[str(dtype).removeprefix("torch.")] = figures
-        runtime.close()
-    print(json.dumps(report, indent=1))
+    began = time.monotonic()
+    checks = checks_of(args)
+    work = checks.work
+    status = 0 if args.dry_run else run_marked_tests()
+    report: dict[str, Any] = {
+        "command": "python benchmarks/gpu_checks.py " + " ".join(sys.argv[1:] if arguments is None else arguments),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "device": platform.machine() if args.dry_run else torch.cuda.get_device_name(args.device),
+        "torch": str(torch.__version__),
+        "work": asdict(work),
+        "marked_tests_exit": None if args.dry_run else status,
+        "correctness": {},
+    }
+    for name in checks.dtypes:
+        say(f"correctness, {name}")
+        report["correctness"][name] = correctness(checks.small, work, name)
+    report["large"] = large(checks.large, work, checks.rates)
+    report["seconds"] = time.monotonic() - began
+    print(shown(report))
     if args.json:
-        Path(args.json).write_text(json.dumps(report, indent=1))
-    return status
+        Path(args.json).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    differ = any(found["differ"] for found in report["correctness"].values())
+    return status or int(differ or not all(row["identical"] for row in report["large"]["acceptance"]))
 
 
 if __name__ == "__main__":

@@ -6,15 +6,14 @@ import sys
 from pathlib import Path
 from typing import Any, cast
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path += [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[2])]
 
 from protocol import Handler, Stamps, options, serve, timed_rows
+from speedbench.recorded import recorded_costs
 
 from spanfold.backends.descriptors import SCRIPTED, TORCH
 from spanfold.engine import (
-    CheckpointRetired,
     Decoder,
-    DraftOffered,
     Extras,
     Forward,
     Prefilled,
@@ -24,8 +23,6 @@ from spanfold.engine import (
     SerialDecoded,
     SessionOpened,
     Settle,
-    SpanVerified,
-    Trimmed,
 )
 from spanfold.engine.registry import OpenOptions
 
@@ -44,24 +41,6 @@ def versions(model: str) -> dict[str, str]:
 
         found |= {"torch": str(torch.__version__), "transformers": transformers.__version__}
     return found
-
-
-def account(records: list[Record]) -> dict[str, Any]:
-    """The recorded costs behind the prefill, and what the spans came to."""
-    costs: dict[str, Any] = {"serial": [], "verify": {}, "draft": {}, "settle": []}
-    for event in (record.event for record in records):
-        match event:
-            case SerialDecoded():
-                costs["serial"].append(event.cost_ns)
-            case SpanVerified():
-                costs["verify"].setdefault(str(event.rows), []).append(event.cost_ns)
-            case DraftOffered():
-                costs["draft"].setdefault(str(len(event.tokens)), []).append(event.cost_ns)
-            case Trimmed() | CheckpointRetired():
-                costs["settle"].append(event.cost_ns)
-            case _:
-                pass
-    return costs
 
 
 def start() -> dict[str, Handler]:
@@ -105,7 +84,7 @@ def start() -> dict[str, Handler]:
         opened_as = next(record.event for record in records if isinstance(record.event, SessionOpened))
         reply["policy"] = getattr(opened_as.policy, "kind", "fixed")
         reply["width"] = opened_as.policy.width
-        reply["costs"] = account(records)
+        reply["costs"] = recorded_costs(records)
         reply["stats"] = {name: getattr(stats, name) for name in ("spans", "span_tokens", "serial_steps", "verified", "accepted")}
         reply["stats"]["accepted_per_depth"] = list(stats.accepted_per_depth)
         reply["stats"]["verified_per_depth"] = list(stats.verified_per_depth)
