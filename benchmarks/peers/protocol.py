@@ -18,6 +18,15 @@ from typing import Any
 Handler = Callable[[dict[str, Any]], dict[str, Any]]
 
 
+class NotApplicable(Exception):
+    """This peer cannot do what it is asked for; the text says why and is shown as it is."""
+
+
+def _told(error: Exception) -> str:
+    text = str(error) if isinstance(error, NotApplicable) else f"{type(error).__name__}: {error}"
+    return text.splitlines()[0]
+
+
 def options() -> dict[str, Any]:
     """What the runner passed."""
     return json.loads(sys.argv[1])
@@ -33,16 +42,16 @@ def serve(start: Callable[[], dict[str, Handler]]) -> None:
         handlers = start()
     except Exception as error:  # told as the answer to the first request
         traceback.print_exc()
-        problem = f"{type(error).__name__}: {error}".splitlines()[0]
+        problem = _told(error)
     for line in sys.stdin:
         request = json.loads(line)
         try:
             if problem:
-                raise RuntimeError(problem)
+                raise NotApplicable(problem)
             reply = handlers[request["op"]](request)
         except Exception as error:
-            traceback.print_exc()
-            reply = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
+            traceback.print_exc()  # to the log, with its place
+            reply = {"error": _told(error)}
         replies.write(json.dumps(reply) + "\n")
         replies.flush()
 

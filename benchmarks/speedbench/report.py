@@ -114,9 +114,10 @@ class Result:
 
     @property
     def best_fixed(self) -> Setting | None:
-        """The fixed width with the greatest measured speed-up."""
-        fixed = [one for one in self.settings if one.label.startswith("k=") and one.measured is not None]
-        return max(fixed, key=lambda one: one.measured or 0.0, default=None)
+        """The fixed width with the greatest measured speed-up; the greatest predicted one where none could be stated."""
+        fixed = [one for one in self.settings if one.label.startswith("k=")]
+        stated = [one for one in fixed if one.measured is not None]
+        return max(stated or fixed, key=lambda one: one.measured or one.predicted or 0.0, default=None)
 
 
 @frozen(kw_only=True)

@@ -89,7 +89,7 @@ def peers(result: Result, draw: Draw) -> str:
     for one in result.peers:
         name = f"{one.name} {one.versions.get(one.name, '')}".strip()
         if one.unavailable is not None:
-            rows.append([name, one.way or "-", f"n/a: {one.unavailable}", *("-" for _ in head[3:])])
+            rows.append([name, one.way or "-", "n/a, see below", *("-" for _ in head[3:])])
             continue
         versus = [number(one.versus.get(label), 2, "x") for label in ("serial", "k=1", "default")]
         counts = [str(count) for count in (one.runs, one.pairs, one.ties, one.differs, one.dull)]
@@ -139,6 +139,7 @@ def remarks(result: Result) -> list[str]:
         lines.append(
             f"one row takes {result.row_ratio:.2f} times ONNX Runtime's time (median over alternating rounds, {result.past} rows before it)"
         )
+    lines += [f"{peer.name}: n/a: {peer.unavailable}" for peer in result.peers if peer.unavailable is not None]
     for peer in result.peers:
         if len(peer.tuned) > 1:
             tried = ", ".join(f"{label}: {ms:.1f}" for label, ms in sorted(peer.tuned.items(), key=lambda item: item[1]))

@@ -304,7 +304,8 @@ def test_the_page_names_its_source_its_targets_and_every_setting(tmp_path: Path)
         "--report benchmarks/results/speed.json",
         "](images/speed.svg)",
         "| k=1 |",
-        "n/a: its environment",
+        "n/a, see below",
+        "onnxruntime: n/a: its environment",
         "quick run",
         "not measured",
     ):

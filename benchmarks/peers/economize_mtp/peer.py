@@ -16,7 +16,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from protocol import Handler, Stamps, options, serve
+from protocol import Handler, NotApplicable, Stamps, options, serve
 
 FAMILY = "deepseek_layout_on_llama"
 
@@ -52,7 +52,7 @@ def start() -> dict[str, Handler]:
     base = kind.from_pretrained(folder, dtype=getattr(torch, given["dtype"])).eval()
     tensors = head_tensors(folder, layers)
     if not tensors:
-        raise RuntimeError("the checkpoint has no MTP layer")
+        raise NotApplicable("the checkpoint has no MTP layer")
     MTP_FAMILIES.register(FAMILY, MTPFamily(MTPLayout("emb_hidden", False, "normed"), (config.model_type,)))
     model = economize.apply(base, VendorMTPConfig(family=FAMILY)).eval()
     technique = model.techniques["vendor_mtp"]

@@ -17,7 +17,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from protocol import Handler, Stamps, options, serve, timed_rows
+from protocol import Handler, NotApplicable, Stamps, options, serve, timed_rows
 
 
 def stripped(folder: Path, target: Path) -> None:
@@ -103,7 +103,7 @@ class Target:
 def start() -> dict[str, Handler]:
     given = options()
     if given["dtype"] != "float32":
-        raise RuntimeError(f"n/a in {given['dtype']}: ONNX Runtime's CPU provider computes these operators in float32")
+        raise NotApplicable(f"{given['dtype']}: ONNX Runtime's CPU provider computes these operators in float32 alone")
     folder = Path(given["model"])
     config = json.loads((folder / "config.json").read_text())
     head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
