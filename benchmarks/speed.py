@@ -60,6 +60,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--tokens", type=int, help="most tokens per prompt (default: 96; 32 with --quick)")
     made.add_argument("--minutes", type=float, help="per model and dtype; no further prompt is begun then (default: 10; 1.5 with --quick)")
     made.add_argument("--peers", default="all", metavar="NAMES", help=f"comma-separated: {', '.join(NAMES)}; all (default) or none")
+    made.add_argument("--peer-prompts", type=int, default=6, help="of how many prompts the peers are measured (default: 6)")
     made.add_argument("--quick", action="store_true", help="few prompts: a look, not a statement")
     made.add_argument("--out", metavar="STEM", default="speed", help="path of the results without suffix (default: speed)")
     made.add_argument("--cache", metavar="DIR", help="environments, exports, raw measurements (default: the package's cache)")
@@ -91,8 +92,8 @@ def folder_of(model: str) -> tuple[str, str, str]:
 
 def plan_of(args: argparse.Namespace, model: str, dtype: str) -> Plan:
     name, kind, folder = folder_of(model)
-    if min(args.threads, args.count or 1, args.tokens or 2) < 1 or args.tokens == 1:
-        raise PlanError("--threads and --count must be at least 1, --tokens at least 2")
+    if min(args.threads, args.peer_prompts, 1 if args.count is None else args.count, args.tokens or 2) < 1 or args.tokens == 1:
+        raise PlanError("--threads, --count and --peer-prompts must be at least 1, --tokens at least 2")
     count, tokens, minutes = args.count or (3 if args.quick else 16), args.tokens or (32 if args.quick else 96), args.minutes
     path = Path(args.prompts) if args.prompts else ROOT / PROMPTS.get(kind, PROMPTS["demo"])
     prompts, tuning, digest = read_prompts(path, count)
@@ -116,6 +117,7 @@ def plan_of(args: argparse.Namespace, model: str, dtype: str) -> Plan:
         row_repeats=5 if args.quick else 8,
         past=128,
         peers=peers,
+        peer_prompts=args.peer_prompts,
     )
 
 

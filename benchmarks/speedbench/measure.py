@@ -150,6 +150,8 @@ class Measurement:
 
     def _prompt(self, entries: list[Entry], turn: int, number: int) -> None:
         """One prompt by every way, begun by another one each time; then the margins where tokens part from the serial ones."""
+        if number >= self.plan.peer_prompts:
+            entries = [entry for entry in entries if entry.worker == OWN]
         start = (turn + number) % len(entries)
         for entry in [*entries[start:], *entries[:start]]:
             key = ("decode", turn, number, entry.worker, entry.way)

@@ -29,6 +29,7 @@ class Plan:
     Attributes:
         folder: the model's directory, or ``scripted``.
         prompts: the texts that are measured; ``tuning`` those that settings are chosen by.
+        peer_prompts: of how many of them the peers are measured; they are slow, and a ratio needs fewer pairs than acceptance.
         turns: most turns over the prompts; fewer where the time is up.
         minutes: after which no further prompt is begun.
     """
@@ -49,6 +50,7 @@ class Plan:
     row_repeats: int
     past: int
     peers: tuple[str, ...]
+    peer_prompts: int
 
     @property
     def key(self) -> str:

@@ -164,6 +164,7 @@ def plan(**changes: Any) -> Plan:
         "row_repeats": 1,
         "past": 8,
         "peers": ("transformers", "onnxruntime"),
+        "peer_prompts": 2,
     }
     return Plan(**(values | changes))
 
@@ -447,6 +448,7 @@ def test_the_command_runs_on_the_scripted_model_writes_json_and_prints_it_again(
         (("--model", "nowhere"), "neither a directory nor"),
         (("--model", "scripted", "--peers", "vllm"), "--peers knows"),
         (("--model", "scripted", "--tokens", "1"), "--tokens at least 2"),
+        (("--model", "scripted", "--count", "0"), "--count and --peer-prompts must be at least 1"),
         (("--model", "scripted", "--prompts", "missing.json"), "cannot be read"),
         (("--report", "missing.json"), "missing.json"),
     ],

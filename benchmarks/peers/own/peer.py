@@ -70,17 +70,23 @@ def start() -> dict[str, Handler]:
     def encode(request: dict[str, Any]) -> dict[str, Any]:
         return {"ids": list(opened.encode(request["text"], None))}
 
+    # One decoder per setting for all prompts, as a program would have it.
+    decoders: dict[int | None, Decoder] = {}
+    records: list[Record] = []
+
     def decode(request: dict[str, Any]) -> dict[str, Any]:
-        records: list[Record] = []
-        with Decoder(runtime, policy=request["setting"]["width"], observers=[records.append]) as decoder:
-            tokens: list[int] = []
-            stamps = Stamps()
-            with decoder.stream(request["prompt"], max_tokens=request["tokens"]) as stream:
-                for token in stream:
-                    tokens.append(token)
-                    stamps.delivered(1)
-            reply = stamps.reply(tokens)
-            stats = stream.result.stats
+        width = request["setting"]["width"]
+        if width not in decoders:
+            decoders[width] = Decoder(runtime, policy=width, observers=[records.append])
+        records.clear()
+        tokens: list[int] = []
+        stamps = Stamps()
+        with decoders[width].stream(request["prompt"], max_tokens=request["tokens"]) as stream:
+            for token in stream:
+                tokens.append(token)
+                stamps.delivered(1)
+        reply = stamps.reply(tokens)
+        stats = stream.result.stats
         opened_as = next(record.event for record in records if isinstance(record.event, SessionOpened))
         reply["policy"] = getattr(opened_as.policy, "kind", "fixed")
         reply["width"] = opened_as.policy.width
