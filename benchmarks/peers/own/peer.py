@@ -78,7 +78,8 @@ def start() -> dict[str, Handler]:
     def decode(request: dict[str, Any]) -> dict[str, Any]:
         width = request["setting"]["width"]
         if width not in decoders:
-            decoders[width] = Decoder(runtime, policy=width, observers=[records.append])
+            chosen: dict[str, Any] = {} if width is None else {"policy": width}
+            decoders[width] = Decoder(runtime, observers=[records.append], **chosen)
         records.clear()
         tokens: list[int] = []
         stamps = Stamps()
