@@ -14,8 +14,9 @@ Written by `python benchmarks/speed.py --report {source} --page docs/benchmarks.
 {configuration}
 ```
 
-`predicted` is tokens per span x a serial round / (head + verify + settle + engine), all medians of the costs recorded in these runs; `measured` is by the
-clock, the median over pairs of runs of one prompt that followed each other. No speed-up is stated where tokens differ.
+`predicted` is tokens per span x a serial round / (head + verify + settle + engine), all medians of the costs recorded in these
+runs; `measured` is by the clock, the median over pairs of runs of one prompt in one turn. No speed-up is stated where tokens
+differ.
 """
 
 

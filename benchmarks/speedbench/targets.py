@@ -61,7 +61,7 @@ def _of_predicted(result: Result) -> list[Target]:
         reached = None if share is None else share >= OF_PREDICTED
         why = ""
         if share is None:
-            why = f"no speed-up is stated: {setting.ties} runs part from the serial tokens at near ties, {setting.differs} elsewhere"
+            why = f"no speed-up is stated; runs that part from the serial tokens: {setting.ties} at near ties, {setting.differs} elsewhere"
         elif not reached:
             why = where_the_time_goes(result, setting)
         found.append(

@@ -24,13 +24,14 @@ from speedbench.figures import (
 )
 from speedbench.page import page
 from speedbench.plan import Plan, PlanError, read_prompts
-from speedbench.report import Engine, Report, from_json, to_json
+from speedbench.report import Engine, Report, from_json, load, to_json
 from speedbench.store import Store
 from speedbench.summary import summarise, verdict
 from speedbench.table import aligned, markdown, text
 from speedbench.targets import targets
 
 ROOT = Path(__file__).parents[2]
+RECORDED = ROOT / "benchmarks" / "results" / "speed.json"
 LONG = tuple(range(40))
 MS = 1_000_000
 
@@ -311,6 +312,12 @@ def test_the_page_names_its_source_its_targets_and_every_setting(tmp_path: Path)
         "not measured",
     ):
         assert words in shown
+
+
+@pytest.mark.skipif(not RECORDED.exists(), reason="no run of the benchmark is recorded in benchmarks/results yet")
+def test_the_page_of_results_is_that_of_the_recorded_run():
+    shown = page(load(RECORDED), "benchmarks/results/speed.json", "../benchmarks/results/speed.svg")
+    assert (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8") == shown
 
 
 def test_the_plot_is_written_twice_and_the_same_for_the_same_figures(tmp_path: Path):
