@@ -31,7 +31,7 @@ from typing import Any
 from speedbench.environments import NAMES, PeerError, make_environment
 from speedbench.measure import OWN, Measurement
 from speedbench.page import page
-from speedbench.plan import ROOT, Plan, PlanError, cores, cpu_name, read_prompts, revision
+from speedbench.plan import ROOT, Plan, PlanError, cores, cpu_name, read_prompts, revision, state_of
 from speedbench.plot import available, draw
 from speedbench.report import Engine, Report, Result, load, to_json
 from speedbench.store import Store
@@ -39,11 +39,17 @@ from speedbench.summary import summarise
 from speedbench.table import text
 from speedbench.targets import targets
 
-from spanfold.backends.models import assemble, default_cache
+from spanfold.backends import models
 from spanfold.engine.errors import ConfigError
 
 DTYPES = ("float32", "bfloat16", "float16")
 PROMPTS = {"demo": "tests/torch/data/heldout_prompts.json", "embedded": "tools/embedded/prompts.json"}
+
+
+def embedded() -> Path | None:
+    """The directory of the model inside the package; None in a version without one."""
+    where = getattr(models, "embedded", None)
+    return None if where is None else where()
 
 
 def say(message: str) -> None:
@@ -52,7 +58,9 @@ def say(message: str) -> None:
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--model", action="append", metavar="NAME", help="demo, scripted, or a directory; repeatable (default: demo)")
+    made.add_argument(
+        "--model", action="append", metavar="NAME", help="embedded, demo, scripted, or a directory; repeatable (default: both that ship)"
+    )
     made.add_argument("--dtype", action="append", choices=DTYPES, help="repeatable (default: float32 and bfloat16)")
     made.add_argument("--threads", type=int, default=cores(), help="of every process (default: all cores)")
     made.add_argument("--prompts", metavar="FILE", help="a JSON list of strings, alone or under 'prompts' (default: the model's own)")
@@ -84,7 +92,12 @@ def folder_of(model: str) -> tuple[str, str, str]:
     if model == "scripted":
         return model, model, model
     if model == "demo":
-        return "SmolLM2-135M (demo)", "demo", str(assemble(progress=say))
+        return "SmolLM2-135M (demo)", "demo", str(models.assemble(progress=say))
+    if model == "embedded":
+        ships = embedded()
+        if ships is None:
+            raise PlanError("--model embedded: this version ships no model inside the package")
+        return f"{getattr(models, 'EMBEDDED', ships.name)} (embedded)", "embedded", str(ships)
     if not Path(model).is_dir():
         raise PlanError(f"--model {model!r} is neither a directory nor one of {', '.join(PROMPTS)}, scripted")
     return Path(model).resolve().name, "directory", str(Path(model).resolve())
@@ -104,6 +117,7 @@ def plan_of(args: argparse.Namespace, model: str, dtype: str) -> Plan:
         model=name,
         kind=kind,
         folder=folder,
+        weights=state_of(Path(folder)),
         dtype=dtype,
         threads=args.threads,
         prompts_file=path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name,
@@ -134,9 +148,14 @@ def engine_overhead(quick: bool) -> Engine | None:
     return Engine(overhead_us_per_round=figures["overhead_us_per_round"], growth=figures["growth"])
 
 
+def shipped() -> list[str]:
+    """The models that are measured where none is named."""
+    return ["demo"] if embedded() is None else ["embedded", "demo"]
+
+
 def measured(args: argparse.Namespace, cache: Path) -> Report:
     dtypes = args.dtype or ["float32", "bfloat16"]
-    plans = [plan_of(args, model, dtype) for model in args.model or ["demo"] for dtype in (dtypes if model != "scripted" else dtypes[:1])]
+    plans = [plan_of(args, model, dtype) for model in args.model or shipped() for dtype in (dtypes if model != "scripted" else dtypes[:1])]
     results: list[Result] = []
     versions: dict[str, str] = {}
     for plan in plans:
@@ -184,7 +203,7 @@ def write_plot(report: Report, stem: Path) -> Path | None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     args = parser().parse_args(arguments)
-    cache = Path(args.cache) if args.cache else default_cache() / "benchmarks"
+    cache = Path(args.cache) if args.cache else models.default_cache() / "benchmarks"
     try:
         if args.make_environments:
             for peer in chosen_peers(args.peers):

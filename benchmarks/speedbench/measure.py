@@ -70,7 +70,7 @@ class Measurement:
                 folder = "own" if name == OWN else NAMES[name]
                 python = Path(sys.executable) if name == OWN else python_of(name, self.cache)
                 given = {"model": plan.folder, "dtype": plan.dtype, "threads": plan.threads}
-                given["cache"] = str(self.cache / "exports" / f"{name}-{plan.kind}-{Path(plan.folder).name}")
+                given["cache"] = str(self.cache / "exports" / f"{name}-{Path(plan.folder).name}-{plan.weights}")
                 worker = Worker(
                     name, python, PEERS / folder / "peer.py", given, self.cache / "logs" / f"{plan.kind}-{plan.dtype}-{name}.log"
                 )

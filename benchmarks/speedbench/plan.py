@@ -27,7 +27,7 @@ class Plan:
     """The measurements of one model in one dtype.
 
     Attributes:
-        folder: the model's directory, or ``scripted``.
+        folder: the model's directory, or ``scripted``; ``weights`` tells one state of it from another.
         prompts: the texts that are measured; ``tuning`` those that settings are chosen by.
         peer_prompts: of how many of them the peers are measured; they are slow, and a ratio needs fewer pairs than acceptance.
         turns: most turns over the prompts; fewer where the time is up.
@@ -37,6 +37,7 @@ class Plan:
     model: str
     kind: str
     folder: str
+    weights: str
     dtype: str
     threads: int
     prompts_file: str
@@ -71,6 +72,12 @@ def sources() -> list[Path]:
         if spec is not None and spec.origin is not None:
             found += sorted(Path(spec.origin).parent.rglob("*.py"))
     return found
+
+
+def state_of(folder: Path) -> str:
+    """A short digest of which weight files lie there, their sizes and when they were written."""
+    files = sorted(folder.glob("*.safetensors"))
+    return hashlib.sha256(repr([(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]).encode()).hexdigest()[:12]
 
 
 def read_prompts(path: Path, count: int) -> tuple[tuple[str, ...], tuple[str, ...], str]:

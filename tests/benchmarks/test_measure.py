@@ -67,6 +67,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
         model="scripted",
         kind="scripted",
         folder="scripted",
+        weights="0",
         dtype="float32",
         threads=1,
         prompts_file="prompts.json",

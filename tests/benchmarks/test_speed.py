@@ -152,6 +152,7 @@ def plan(**changes: Any) -> Plan:
         "model": "a model",
         "kind": "demo",
         "folder": "folder",
+        "weights": "0",
         "dtype": "float32",
         "threads": 1,
         "prompts_file": "prompts.json",
@@ -365,7 +366,7 @@ def test_prompts_are_a_list_alone_or_under_their_name_and_tuning_takes_others(tm
 
 
 def test_another_plan_is_another_file_of_measurements_and_more_time_is_not():
-    assert plan().key != plan(threads=2).key
+    assert len({plan().key, plan(threads=2).key, plan(weights="1").key}) == 3
     assert plan().key == plan(minutes=9.0).key
 
 
