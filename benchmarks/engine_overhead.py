@@ -5,7 +5,10 @@ recorder), and by a bare loop that makes the same runtime calls and keeps nothin
 (``--target hash`` takes the scripted runtime instead, which simulates a cache: its own work is some 20 microseconds per
 round, and costs more where the engine's has passed through the processor's cache in between.)
 
-    python benchmarks/engine_overhead.py [--tokens 100000] [--width 3] [--target canned|hash] [--json FILE]
+A real model's forward displaces the engine from the processor's caches, so beside one the same round takes several times as
+long. ``--displace MIB`` copies so many MiB in every forward of the canned target; the copy's own time is taken off.
+
+    python benchmarks/engine_overhead.py [--tokens 100000] [--width 3] [--target canned|hash] [--displace MIB] [--json FILE]
 
 Targets (docs/explanation/numerics.md): median at most 50 microseconds per round; per-round cost around token 100,000 at
 most 1.3 times that around token 1,000.
@@ -32,7 +35,9 @@ WINDOW = 500  # rounds around a length over which the median is taken
 class Canned:
     """A runtime that costs nothing: every span is accepted in full, every token is the next number."""
 
-    def __init__(self, tokens: int) -> None:
+    def __init__(self, tokens: int, displace_mib: int = 0) -> None:
+        self._from, self._to = bytes(displace_mib << 20), bytearray(displace_mib << 20)
+        self.copying_ns = 0
         draft = DraftInfo(depth=16, context_length=tokens + 100)
         self.info = RuntimeInfo(
             backend="canned", model="canned", vocabulary=1000, context_length=tokens + 100, rollback="crop", draft=draft
@@ -51,6 +56,10 @@ class Canned:
         return View(position=self._position, head_position=self._position, checkpoint=False, floor=0)
 
     def forward(self, calls: Sequence[Forward]) -> Sequence[Rows]:
+        if self._from:
+            began = time.perf_counter_ns()
+            self._to[:] = self._from
+            self.copying_ns += time.perf_counter_ns() - began
         call = calls[0]
         end = self._position = call.base + len(call.tokens)
         first = call.base if call.want == "all" else end - 1
@@ -65,33 +74,41 @@ class Canned:
         return (Draft(session=calls[0].session, tokens=tuple([at % 1000 for at in range(first, first + calls[0].limit)])),)
 
 
-def make_runtime(tokens: int, target: str) -> Runtime:
+def copying_ns(runtime: Runtime) -> int:
+    """The time that a canned target spent copying."""
+    return runtime.copying_ns if isinstance(runtime, Canned) else 0
+
+
+def make_runtime(tokens: int, target: str, displace_mib: int) -> Runtime:
     if target == "canned":
-        return Canned(tokens)
+        return Canned(tokens, displace_mib)
     return ScriptedRuntime(hash_target(1, 1000), vocabulary=1000, context_length=tokens + 100)
 
 
-def engine_rounds(tokens: int, width: int, target: str) -> tuple[list[int], tuple[int, ...]]:
+def engine_rounds(tokens: int, width: int, target: str, displace_mib: int = 0) -> tuple[list[int], tuple[int, ...]]:
     """Nanoseconds of each step, and the tokens."""
     took: list[int] = []
-    with Decoder(make_runtime(tokens, target), policy=width) as decoder, decoder.open(PROMPT, max_tokens=tokens) as session:
+    runtime = make_runtime(tokens, target, displace_mib)
+    with Decoder(runtime, policy=width) as decoder, decoder.open(PROMPT, max_tokens=tokens) as session:
         session.step()  # the prefill
         while not session.finished:
+            copied = copying_ns(runtime)
             began = time.perf_counter_ns()
             session.step()
-            took.append(time.perf_counter_ns() - began)
+            took.append(time.perf_counter_ns() - began - (copying_ns(runtime) - copied))
         return took, session.result.tokens
 
 
-def bare_rounds(tokens: int, width: int, target: str) -> tuple[list[int], tuple[int, ...]]:
+def bare_rounds(tokens: int, width: int, target: str, displace_mib: int = 0) -> tuple[list[int], tuple[int, ...]]:
     """The same runtime calls from a loop that keeps a list of tokens and nothing else."""
-    runtime = make_runtime(tokens, target)
+    runtime = make_runtime(tokens, target, displace_mib)
     runtime.open_session(0, Sampling(), True)
     row = runtime.forward((Forward(session=0, base=0, tokens=tuple(PROMPT), want="last", canonical=True),))[0]
     out: list[int] = list(row.predictions)  # type: ignore[union-attr]
     took: list[int] = []
     base = len(PROMPT)
     while len(out) < tokens:
+        copied = copying_ns(runtime)
         began = time.perf_counter_ns()
         limit = min(width, tokens - len(out) - 1)
         call: Any
@@ -110,7 +127,7 @@ def bare_rounds(tokens: int, width: int, target: str) -> tuple[list[int], tuple[
             predictions, count = runtime.forward((call,))[0].predictions, 1  # type: ignore[union-attr]
         out.extend(predictions[:count])
         base += count
-        took.append(time.perf_counter_ns() - began)
+        took.append(time.perf_counter_ns() - began - (copying_ns(runtime) - copied))
     return took, tuple(out)
 
 
@@ -126,11 +143,12 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=100_000)
     parser.add_argument("--width", type=int, default=3)
     parser.add_argument("--target", choices=("canned", "hash"), default="canned")
+    parser.add_argument("--displace", type=int, default=0, metavar="MIB", help="copied in every forward of the canned target")
     parser.add_argument("--json", help="write the figures here")
     args = parser.parse_args()
     engine_rounds(2_000, args.width, args.target)  # warm up
-    engine, tokens = engine_rounds(args.tokens, args.width, args.target)
-    bare, expected = bare_rounds(args.tokens, args.width, args.target)
+    engine, tokens = engine_rounds(args.tokens, args.width, args.target, args.displace)
+    bare, expected = bare_rounds(args.tokens, args.width, args.target, args.displace)
     if tokens != expected:
         print("the engine's tokens differ from the bare loop's: no figures", file=sys.stderr)
         return 1
@@ -143,6 +161,7 @@ def main() -> int:
         "tokens": args.tokens,
         "width": args.width,
         "target": args.target,
+        "displaced_mib": args.displace,
         "rounds": len(engine),
         "engine_us_per_round": statistics.median(engine) / 1e3,
         "bare_us_per_round": statistics.median(bare) / 1e3,
