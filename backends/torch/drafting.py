@@ -24,7 +24,7 @@ from torch import Tensor
 from ...engine.values import Sampling
 from .caches import RowCache
 from .choice import masked_scores
-from .head import MtpHead
+from .paths import Drafting
 
 __all__ = ["BACKLOG", "HeadSession"]
 
@@ -36,13 +36,15 @@ class HeadSession:
     """The head's cache and the waiting rows of one session.
 
     Args:
-        positions: ``[1, n]``, the ids 0, 1, 2, ... on the device; n bounds what can be fed or drafted.
+        head: what runs the pairs.
+        cache: of one layer, empty.
+        device: where it lies.
     """
 
-    def __init__(self, head: MtpHead, cache: RowCache, positions: Tensor) -> None:
+    def __init__(self, head: Drafting, cache: RowCache, device: torch.device) -> None:
         self._head = head
         self.cache = cache
-        self._positions = positions
+        self._device = device
         self._start = 0
         self._hidden: Tensor | None = None
         self._tokens: list[int] = []
@@ -76,7 +78,7 @@ class HeadSession:
         self.cache.trim_to(min(self.cache.rows, position))
 
     def _feed(self, current: int | None) -> Tensor | None:
-        """Feed every pair whose token is known; return z of the last one, ``[1, 1, hidden]``, or None if none was fed."""
+        """Feed every pair whose token is known; return z of the last one, ``[1, hidden]``, or None if none was fed."""
         last = self.end - 1
         if self._hidden is None or last < 0:
             return None
@@ -91,34 +93,40 @@ class HeadSession:
         if not tokens:
             return None
         end = first + len(tokens)
-        ids = torch.tensor([tokens], device=self._positions.device)
-        rows = self._hidden[first - self._start : end - self._start]
-        z = self._head(ids, rows.unsqueeze(0), self._positions[:, first + 1 : end + 1], self.cache)
+        ids = torch.tensor(tokens, device=self._device)
+        z = self._head.run(ids, self._hidden[first - self._start : end - self._start], first, self.cache)
         # A copy: a view would keep the whole chunk that it was cut from.
         self._hidden = self._hidden[-1:].clone()
         self._tokens = self._tokens[-1:]
         self._start = last
-        return z[:, -1:]
+        return z[-1:]
 
     def draft(self, current: int, limit: int, sampling: Sampling, masked: Tensor | None) -> tuple[int, ...]:
         """Feed what waits, then draft ``limit`` tokens to follow ``current``; the head's rows end at the target's position.
 
-        No value travels to the host before the last step is enqueued.
+        Shorter where the draft vocabulary holds masked ids only. No value travels to the host before the last step is enqueued.
+
+        Args:
+            current: the newest canonical token.
+            limit: most tokens.
+            sampling: the session's.
+            masked: the session's masked ids; with a draft vocabulary, their places in it.
         """
         z = self._feed(current)
         if z is None or limit == 0:
             return ()
-        position = self.cache.rows
+        position, vocabulary = self.cache.rows, self._head.vocabulary
+        if vocabulary is not None and masked is not None and len(masked) == len(vocabulary) and position + 1 < sampling.mask_until:
+            return ()
         self.cache.reserve(position + limit)
         ids: list[Tensor] = []
         try:
             for step in range(limit):
-                scores = masked_scores(self._head.scores(z[0]), position + 1 + step, sampling, masked)
-                ids.append(scores.argmax(dim=-1, keepdim=True))
+                scores = masked_scores(self._head.scores(z), position + 1 + step, sampling, masked)
+                best = scores.argmax(dim=-1)
+                ids.append(best if vocabulary is None else vocabulary.ids[best])
                 if step + 1 < limit:
-                    at = position + 1 + step
-                    z = self._head(ids[-1], z, self._positions[:, at : at + 1], self.cache)
+                    z = self._head.run(ids[-1], z, position + step, self.cache)
         finally:
             self.cache.trim_to(position)
-        drafted = cast("list[int]", torch.cat(ids, dim=1)[0].tolist())  # pyright: ignore[reportUnknownMemberType]
-        return tuple(drafted)
+        return tuple(cast("list[int]", torch.cat(ids).tolist()))  # pyright: ignore[reportUnknownMemberType]

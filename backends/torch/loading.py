@@ -29,6 +29,7 @@ from ...engine.errors import ConfigError
 from .families import architecture, check_config, mtp_layers, parse_device, parse_dtype
 from .head import MtpHead
 from .text import load_tokenizer
+from .vocabulary import read_draft_vocab
 
 __all__ = ["Loaded", "load"]
 
@@ -43,10 +44,11 @@ _DERIVED: Final = re.compile(r"rotary_emb\.inv_freq$")
 
 @frozen
 class Loaded:
-    """What a checkpoint holds; ``head`` is None if it has none or none was asked for, ``tokenizer`` if it has none."""
+    """What a checkpoint holds; ``head`` is None if it has none or none was asked for, ``draft_vocab`` and ``tokenizer`` if it has none."""
 
     model: Any
     head: MtpHead | None
+    draft_vocab: Tensor | None
     tokenizer: Any
 
 
@@ -80,7 +82,7 @@ def load(
     target.to(on)
     if head is not None:
         head.to(on)
-    return Loaded(target, head, load_tokenizer(folder, name))
+    return Loaded(target, head, read_draft_vocab(folder, name) if wanted else None, load_tokenizer(folder, name))
 
 
 def _first_line(error: BaseException) -> str:

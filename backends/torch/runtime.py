@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import torch
-from attrs import define, field
+from attrs import define, evolve, field
 from torch import Tensor
 
 from ...engine.errors import ConfigError, NotStarted
@@ -26,9 +26,13 @@ from ...engine.runtime import Ask, Draft, Failure, Forward, Rows, Settle, Settle
 from ...engine.values import DraftInfo, RuntimeInfo, Sampling
 from .caches import RowCache
 from .choice import choose, masked_scores
+from .decode import key_step
 from .drafting import HeadSession
+from .exact import rows_are_exact
 from .families import DTYPES, check_class, check_config, context_length, stop_tokens, whereabouts
 from .head import MtpHead
+from .paths import Drafting, OwnTarget, Target, build, plan
+from .vocabulary import DraftVocabulary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -55,6 +59,7 @@ class _Open:
 class _Session:
     sampling: Sampling
     masked: Tensor | None
+    head_masked: Tensor | None
     cache: RowCache
     head: HeadSession | None
     open: _Open | None = None
@@ -73,6 +78,14 @@ class TorchRuntime:
         context_length: most tokens of a session; default and upper bound: the model's ``max_position_embeddings``.
         draft_context_length: most tokens up to which the head drafts; default and upper bound: ``context_length``.
         draft_depth: most tokens of one draft (the one layer is recycled).
+        draft_vocab: the ids that the head may propose, sorted, each once; None: all. Changes no output (drafts never decide).
+        modules: True: transformers' own modules run every forward. False: the decode path of this package does (``decode``).
+            None: the decode path on a CPU, modules elsewhere and for a model that it cannot run.
+        packed: the decode path multiplies by copies of the weights in oneDNN's layout, which take their memory once more. False:
+            by the model's own parameters (query, key and value, and gate and up, become views of one tensor each).
+            None: where this torch can.
+        row_width: least rows of a forward of the decode path; shorter ones are padded. 1 is off. None: 2 with packed weights, from
+            where on the rows of a product do not depend on their number; else 1.
 
     Raises:
         ConfigError: a model or an argument that this backend cannot decode exactly, by name.
@@ -88,6 +101,10 @@ class TorchRuntime:
         context_length: int | None = None,
         draft_context_length: int | None = None,
         draft_depth: int = DRAFT_DEPTH,
+        draft_vocab: Sequence[int] | Tensor | None = None,
+        modules: bool | None = None,
+        packed: bool | None = None,
+        row_width: int | None = None,
     ) -> None:
         config = model.config
         name = name or str(getattr(config, "name_or_path", "") or type(model).__name__)
@@ -99,9 +116,22 @@ class TorchRuntime:
         self.tokenizer = tokenizer
         self._sessions: dict[int, _Session] = {}
         self._closed = False
-        self._info = self._describe(name, context_length, draft_context_length, draft_depth)
+        chosen = plan(model, self._device, self._dtype, modules=modules, packed=packed, row_width=row_width, name=name)
+        vocabulary: DraftVocabulary | None = None
+        if draft_vocab is not None and head is not None:
+            where = f"draft_vocab of {name}"
+            vocabulary = DraftVocabulary(draft_vocab, int(model.lm_head.weight.shape[0]), self._device, where)
+        info = self._describe(name, context_length, draft_context_length, draft_depth)
         # Ids up to the last draft step of a session at the end of its context.
-        self._positions = torch.arange(self._info.context_length + DRAFT_DEPTH + 1, device=self._device).unsqueeze(0)
+        positions = torch.arange(info.context_length + DRAFT_DEPTH + 1, device=self._device).unsqueeze(0)
+        self._target: Target
+        self._drafting: Drafting | None
+        self._target, self._drafting = build(model, head, chosen, vocabulary, positions)
+        exact: bool | None = None
+        if isinstance(self._target, OwnTarget):
+            with torch.inference_mode():
+                exact = rows_are_exact(self._target, info.vocabulary, self._cache)
+        self._info = evolve(info, row_exact=exact)
 
     @classmethod
     def from_pretrained(
@@ -115,6 +145,10 @@ class TorchRuntime:
         context_length: int | None = None,
         draft_context_length: int | None = None,
         draft_depth: int = DRAFT_DEPTH,
+        draft_vocab: Literal["checkpoint"] | Sequence[int] | None = "checkpoint",
+        modules: bool | None = None,
+        packed: bool | None = None,
+        row_width: int | None = None,
         revision: str | None = None,
     ) -> TorchRuntime:
         """Load a checkpoint: a Hugging Face directory, or the id of a repository on a hub (downloaded, then a directory).
@@ -126,11 +160,15 @@ class TorchRuntime:
             model: directory or hub id.
             device: ``cpu``, ``cuda`` or ``cuda:N``; what is not there is an error.
             dtype: ``float32``, ``bfloat16`` or ``float16``; the weights are converted.
-            attn_implementation: transformers' name (``sdpa``, ``eager``, ...); None: transformers' choice.
+            attn_implementation: transformers' name (``sdpa``, ``eager``, ...), with which its own modules run then; None: open.
             draft: False: the head is not loaded.
             context_length: see the class.
             draft_context_length: see the class.
             draft_depth: see the class.
+            draft_vocab: ``checkpoint``: the ids in ``draft_vocab.safetensors`` beside the weights, where that is. Otherwise see the class.
+            modules: see the class.
+            packed: see the class.
+            row_width: see the class.
             revision: of a hub repository.
 
         Raises:
@@ -138,6 +176,10 @@ class TorchRuntime:
         """
         from .loading import load
 
+        if isinstance(draft_vocab, str) and draft_vocab != "checkpoint":
+            raise ConfigError(f"draft_vocab must be 'checkpoint', ids or None, not {draft_vocab!r}")
+        if attn_implementation is not None and modules is False:
+            raise ConfigError("attn_implementation names an attention of transformers' modules: leave it open with modules=False")
         loaded = load(model, device=device, dtype=dtype, attn_implementation=attn_implementation, draft=draft, revision=revision)
         return cls(
             loaded.model,
@@ -147,6 +189,10 @@ class TorchRuntime:
             context_length=context_length,
             draft_context_length=draft_context_length,
             draft_depth=draft_depth,
+            draft_vocab=loaded.draft_vocab if isinstance(draft_vocab, str) else draft_vocab,
+            modules=True if attn_implementation is not None else modules,
+            packed=packed,
+            row_width=row_width,
         )
 
     def _describe(self, name: str, asked: int | None, draft_asked: int | None, depth: int) -> RuntimeInfo:
@@ -200,15 +246,16 @@ class TorchRuntime:
         masked = self._masked(sampling)
         with torch.inference_mode():
             head: HeadSession | None = None
-            if drafting and self._head is not None:
-                head = HeadSession(self._head, self._cache(1, self._info.context_length + DRAFT_DEPTH), self._positions)
+            if drafting and self._drafting is not None:
+                head = HeadSession(self._drafting, self._cache(1, self._info.context_length + DRAFT_DEPTH), self._device)
             cache = self._cache(self._model.config.num_hidden_layers, self._info.context_length)
-            self._sessions[session] = _Session(sampling, masked, cache, head, drafts=head is not None)
+            self._sessions[session] = _Session(sampling, masked, self._head_masked(masked), cache, head, drafts=head is not None)
 
     def configure(self, session: int, sampling: Sampling) -> None:
         """Change the sampling of a session for the rows to come."""
         held = self._held(session)
-        held.sampling, held.masked = sampling, self._masked(sampling)
+        masked = self._masked(sampling)
+        held.sampling, held.masked, held.head_masked = sampling, masked, self._head_masked(masked)
 
     def drop_session(self, session: int) -> None:
         """Release the session's caches and hidden rows. Unknown or already dropped: nothing happens."""
@@ -218,7 +265,7 @@ class TorchRuntime:
         """Drop every session and let go of the model. Further calls raise ``NotStarted``; closing again does nothing."""
         self._sessions.clear()
         self._closed = True
-        self._model, self._head = _Closed(), None
+        self._model, self._head, self._target, self._drafting = _Closed(), None, _Closed(), None
 
     def _check_open(self) -> None:
         if self._closed:
@@ -240,10 +287,17 @@ class TorchRuntime:
             raise ConfigError("Sampling.masked names every id of the vocabulary: no token could be chosen")
         return torch.tensor(known, device=self._device) if known else None
 
+    def _head_masked(self, masked: Tensor | None) -> Tensor | None:
+        vocabulary = None if self._drafting is None else self._drafting.vocabulary
+        if masked is None or vocabulary is None:
+            return masked
+        places = vocabulary.places_of(masked)
+        return places if len(places) else None
+
     def _cache(self, layers: int, limit: int) -> RowCache:
         config = self._model.config
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        return RowCache(layers, config.num_key_value_heads, head_dim, limit, self._dtype, self._device)
+        return RowCache(layers, config.num_key_value_heads, head_dim, limit, self._dtype, self._device, key_step(config))
 
     # Forward
 
@@ -284,16 +338,14 @@ class TorchRuntime:
     def _run(self, call: Forward, held: _Session) -> Rows:
         end = call.base + len(call.tokens)
         held.open = _Open(call.base, call.tokens, span=not call.canonical)
-        ids = torch.tensor([call.tokens], device=self._device)
-        out = self._model.model(input_ids=ids, position_ids=self._positions[:, call.base : end], cache=held.cache, use_cache=True)
-        hidden: Tensor = out.last_hidden_state[0]
+        hidden = self._target.run(call.tokens, call.base, held.cache)
         held.open.hidden = hidden if held.head is not None else None
 
         predictions: tuple[int, ...] = ()
         margins = logprobs = logits = None
         if call.want != "none":
             wanted = hidden if call.want == "all" else hidden[-1:]
-            logits = self._model.lm_head(wanted)
+            logits = self._target.scores(wanted)
             scores = masked_scores(logits, end - wanted.shape[0] + 1, held.sampling, held.masked)
             chosen = choose(scores, call.extras)
             predictions, margins, logprobs = chosen.ids, chosen.margins, chosen.logprobs
@@ -368,7 +420,7 @@ class TorchRuntime:
             raise NotStarted(f"token {call.current} is outside the vocabulary of {self._info.vocabulary}")
         try:
             with torch.inference_mode():
-                tokens = held.head.draft(call.current, self._room(call.limit, held.cache.rows), held.sampling, held.masked)
+                tokens = held.head.draft(call.current, self._room(call.limit, held.cache.rows), held.sampling, held.head_masked)
         except BaseException as error:
             held.head = None
             held.head_error = error if isinstance(error, Exception) else RuntimeError(repr(error))
@@ -398,7 +450,8 @@ class TorchRuntime:
 
 class _Closed:
     # Stands where the model was, so that its memory is free.
-    pass
+    run: Any = None
+    scores: Any = None
 
 
 def _only(calls: Sequence[_Call]) -> _Call | None:

@@ -76,6 +76,19 @@ def tiny_runtime(family: str, seed: int = 0, *, head: bool = True, **options: An
     return TorchRuntime(model, head=tiny_head(model, seed + 1) if head else None, name=f"tiny {family}", **options)
 
 
+def parts(runtime: Any) -> dict[str, tuple[Any, str]]:
+    """Where to break into a runtime: a name, and the object and attribute that are called there; whichever path it runs."""
+    target, drafting = runtime._target, runtime._drafting
+    if hasattr(target, "stack"):
+        found = {f"layer {index}": (layer._down, "plus") for index, layer in enumerate(target.stack.layers)}
+        found |= {"norm": (target.stack, "_norm"), "output": (target, "output")}
+        return found if drafting is None else found | {"head": (drafting, "_join")}
+    model = runtime._model
+    found = {f"layer {index}": (layer.mlp, "forward") for index, layer in enumerate(model.model.layers)}
+    found |= {"norm": (model.model.norm, "forward"), "output": (model.lm_head, "forward")}
+    return found if drafting is None else found | {"head": (runtime._head.eh_proj, "forward")}
+
+
 def head_tensors(head: MtpHead, layer: int = LAYERS) -> dict[str, torch.Tensor]:
     """The head's tensors under their names in DeepSeek layout."""
     return {f"model.layers.{layer}.{MtpHead.leaf(name)}": value.clone() for name, value in head.state_dict().items()}

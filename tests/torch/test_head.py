@@ -22,8 +22,9 @@ DEPTH = 5
 class Recording:
     """Notes the head's scores of every step, where drafts are made."""
 
-    def __init__(self, head: MtpHead, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, runtime: TorchRuntime, patch: pytest.MonkeyPatch) -> None:
         self.scores: list[torch.Tensor] = []
+        head: Any = runtime._drafting  # pyright: ignore[reportPrivateUsage]
         original = head.scores
 
         def record(hidden: torch.Tensor) -> torch.Tensor:
@@ -38,16 +39,17 @@ class Recording:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("attention", ["own", "sdpa", "eager"])
 def test_case_6_3_head_logits_equal_the_plain_formulation_at_every_step_and_round(
     family: str, attention: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Concat order, norms, position, fed and recycled hidden state, filled prompt, re-fed rows: against torch_reference.py."""
     model = tiny_model(family)
-    model.set_attn_implementation(attention)
+    if attention != "own":
+        model.set_attn_implementation(attention)
     head = tiny_head(model)
-    runtime = TorchRuntime(model, head=head)
-    recording = Recording(head, monkeypatch)
+    runtime = TorchRuntime(model, head=head, modules=attention != "own")
+    recording = Recording(runtime, monkeypatch)
     reference = Reference(model.config, model.state_dict() | head_tensors(head))
     run = start(runtime, PROMPT, chunk=4)
     for k in (3, 1, DEPTH, 2):
@@ -79,21 +81,25 @@ def test_case_6_4_the_contracts_hidden_stages_and_only_they_give_full_acceptance
     assert all(drafted == matched == k for drafted, matched in run.spans)
 
 
+@pytest.mark.parametrize("modules", [False, True])
 @pytest.mark.parametrize("wrong", ["fed before the norm", "recycled before the norm"])
-def test_case_6_4_another_hidden_stage_loses_acceptance_and_changes_no_token(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, head = successor_model()
-    runtime = TorchRuntime(model, head=head)
+def test_case_6_4_another_hidden_stage_loses_acceptance_and_changes_no_token(
+    wrong: str, modules: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, made = successor_model()
+    runtime = TorchRuntime(model, head=made, modules=modules)
     sign = model.model.norm.weight.detach().clone()
-    original, chained = head.forward, False
+    head: Any = runtime._drafting  # pyright: ignore[reportPrivateUsage]
+    original, chained = head.run, False
 
-    def misled(ids: torch.Tensor, hidden: torch.Tensor, positions: torch.Tensor, cache: Any) -> torch.Tensor:
+    def misled(ids: torch.Tensor, hidden: torch.Tensor, first: int, cache: Any) -> torch.Tensor:
         # The hidden state of before the norm is the one after it without the norm's weight (hnorm takes any scale out).
         nonlocal chained
         unsigned = hidden * sign if (wrong == "recycled before the norm") == chained else hidden
         chained = True
-        return original(ids, unsigned, positions, cache)
+        return original(ids, unsigned, first, cache)
 
-    monkeypatch.setattr(head, "forward", misled)
+    monkeypatch.setattr(head, "run", misled)
     run = start(runtime, (3, 4, 5))
     while len(run.tokens) < 40:
         chained = False
@@ -194,7 +200,7 @@ def test_law_11_a_draft_is_a_function_of_the_canonical_prefix_alone(family: str)
 
 def test_every_pair_sits_at_the_position_of_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pair p at position id p + 1, a chained step one further. Rotary attention alone cannot tell a uniform shift."""
-    runtime = tiny_runtime("llama")
+    runtime = tiny_runtime("llama", modules=True)
     head: Any = runtime._head  # pyright: ignore[reportPrivateUsage]
     original = head.forward
     seen: list[tuple[list[int], list[int]]] = []
@@ -212,6 +218,24 @@ def test_every_pair_sits_at_the_position_of_its_token(monkeypatch: pytest.Monkey
     seen.clear()
     draft(runtime, 0, 32, 1)
     assert seen == [([31, 32], [7, 8])]
+
+
+def test_every_pair_sits_at_the_position_of_its_token_on_the_decode_path_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = tiny_runtime("llama")
+    stack: Any = runtime._drafting.stack  # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess, reportAttributeAccessIssue]
+    (layer,) = stack.layers
+    tables, seen = stack._tables, []
+
+    def noted(x: torch.Tensor, turns: Any, *rest: Any) -> torch.Tensor:
+        seen.append((x.shape[0], turns[0].tolist()))
+        return layer(x, turns, *rest)
+
+    monkeypatch.setattr(stack, "layers", [noted])
+    start(runtime, PROMPT)
+    draft(runtime, 0, 30, 3)
+    stepped = runtime._drafting.stack.row_width  # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess, reportAttributeAccessIssue]
+    for (rows, cos), (first, count) in zip(seen, [(1, 6), (7, 1), (8, 1)], strict=True):
+        assert rows == max(count, stepped) and cos == tables.turns(first, rows)[0].tolist()
 
 
 def test_a_draft_after_another_current_is_that_of_the_new_one() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from torch_loop import assert_same, greedy
-from torch_models import CONTEXT, FAMILIES, VOCABULARY, tiny_runtime
+from torch_models import CONTEXT, FAMILIES, VOCABULARY, parts, tiny_runtime
 
 from spanfold.backends.torch import TorchRuntime
 from spanfold.engine import Decoder, Policy
@@ -217,11 +217,12 @@ def test_a_model_without_a_head_decodes_serially_or_by_prompt_lookup() -> None:
         assert result.tokens == serial("llama", prompt)[:30] and result.stats.spans > 0
 
 
-def test_a_head_that_fails_leaves_the_decode_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime = tiny_runtime("llama")
-    head: Any = runtime._head  # pyright: ignore[reportPrivateUsage]
+@pytest.mark.parametrize("modules", [False, True])
+def test_a_head_that_fails_leaves_the_decode_alone(modules: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = tiny_runtime("llama", modules=modules)
+    owner, name = parts(runtime)["head"]
     calls = 0
-    original = head.eh_proj.forward
+    original = getattr(owner, name)
 
     def fail_later(*args: Any) -> Any:
         nonlocal calls
@@ -230,7 +231,7 @@ def test_a_head_that_fails_leaves_the_decode_alone(monkeypatch: pytest.MonkeyPat
             raise RuntimeError("bad head")
         return original(*args)
 
-    monkeypatch.setattr(head.eh_proj, "forward", fail_later)
+    monkeypatch.setattr(owner, name, fail_later)
     with Decoder(runtime, policy=3) as decoder:
         result = decoder.generate(PROMPT, max_tokens=30)
     assert result.tokens == serial("llama")[:30] and result.stats.spans == 2 and result.stats.serial_steps > 20

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch_loop import decode, draft, forward, numbers, settle, span, start
-from torch_models import CONTEXT, VOCABULARY, tiny_head, tiny_model, tiny_runtime
+from torch_models import CONTEXT, VOCABULARY, parts, tiny_head, tiny_model, tiny_runtime
 
 from spanfold.backends.torch import RowCache, TorchRuntime
 from spanfold.backends.torch.drafting import BACKLOG
@@ -29,7 +29,9 @@ def test_it_is_a_runtime_and_says_what_it_is(runtime: TorchRuntime) -> None:
     assert isinstance(runtime, Runtime)
     info = runtime.info
     assert (info.backend, info.model, info.vocabulary, info.context_length) == ("torch", "tiny llama", VOCABULARY, CONTEXT)
-    assert (info.rollback, info.max_batch, info.threads, info.row_exact) == ("crop", 1, "any", None)
+    assert (info.rollback, info.max_batch, info.threads) == ("crop", 1, "any")
+    assert isinstance(info.row_exact, bool)  # measured: test_exact.py
+    assert tiny_runtime("llama", modules=True).info.row_exact is None
     assert (info.device, info.dtype, info.stop_tokens) == ("cpu", "float32", ())
     assert info.draft is not None
     assert (info.draft.origin, info.draft.layers, info.draft.depth, info.draft.context_length) == ("mtp", 1, 16, CONTEXT)
@@ -166,23 +168,23 @@ def test_a_settle_to_an_impossible_position_changes_nothing(runtime: TorchRuntim
 @pytest.mark.parametrize("canonical", [True, False])
 @pytest.mark.parametrize("layer", [0, 1])
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("modules", [False, True])
 def test_a_forward_that_fails_half_way_settles_to_its_base(
-    layer: int, canonical: bool, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+    layer: int, canonical: bool, error: type[BaseException], modules: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Law 8: some layers hold the rows, others do not; the cache's position is what all hold."""
-    runtime = tiny_runtime("llama")
+    runtime = tiny_runtime("llama", modules=modules)
     expected = decode(runtime, PROMPT, 2, 12).tokens
     run = start(runtime, PROMPT)
     span(runtime, run, 2)
     base, head = numbers(runtime, 0)
-    model: Any = runtime._model  # pyright: ignore[reportPrivateUsage]
 
     def fail(*args: Any, **kwargs: Any) -> None:
         raise error("half-way")
 
-    for failing in (model.model.layers[layer].mlp, model.model.norm, model.lm_head):
+    for failing in (f"layer {layer}", "norm", "output"):
         with monkeypatch.context() as patch:
-            patch.setattr(failing, "forward", fail)
+            patch.setattr(*parts(runtime)[failing], fail)
             with pytest.raises(error, match="half-way"):
                 forward(runtime, 0, base, [run.canonical[-1], 1, 2], "all", canonical=canonical)
         assert numbers(runtime, 0)[0] in (base, base + 3)
@@ -195,18 +197,19 @@ def test_a_forward_that_fails_half_way_settles_to_its_base(
     assert run.tokens[:12] == expected
 
 
-def test_rows_of_a_failed_forward_cannot_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime = tiny_runtime("llama")
+@pytest.mark.parametrize("modules", [False, True])
+def test_rows_of_a_failed_forward_cannot_stay(modules: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = tiny_runtime("llama", modules=modules)
     start(runtime, PROMPT)
-    model: Any = runtime._model  # pyright: ignore[reportPrivateUsage]
 
     def fail(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError("after the layers")
 
-    monkeypatch.setattr(model.model.norm, "forward", fail)
+    monkeypatch.setattr(*parts(runtime)["norm"], fail)
     with pytest.raises(RuntimeError, match="after the layers"):
         forward(runtime, 0, 6, [1, 2], "all", canonical=False)
-    with pytest.raises(ValueError, match="none of them can stay"):
+    # Modules write their rows layer by layer; the decode path's rows are there only when all of them are.
+    with pytest.raises(ValueError, match="none of them can stay" if modules else "is at position 6: .* cannot end at 7"):
         settle(runtime, 0, 6, 2, 7)
     settle(runtime, 0, 6, 2, 6)
 
@@ -225,17 +228,17 @@ def test_without_memory_for_the_rows_a_forward_is_not_started(monkeypatch: pytes
     span(runtime, run, 2)
 
 
-def test_a_failing_head_ends_the_drafting_and_keeps_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime = tiny_runtime("llama")
+@pytest.mark.parametrize("modules", [False, True])
+def test_a_failing_head_ends_the_drafting_and_keeps_no_rows(modules: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = tiny_runtime("llama", modules=modules)
     expected = decode(runtime, PROMPT, 0, 80).tokens
     run = start(runtime, PROMPT)
     span(runtime, run, 2)
-    head: Any = runtime._head  # pyright: ignore[reportPrivateUsage]
 
     def fail(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError("bad head")
 
-    monkeypatch.setattr(head.eh_proj, "forward", fail)
+    monkeypatch.setattr(*parts(runtime)["head"], fail)
     with pytest.raises(RuntimeError, match="bad head"):
         draft(runtime, 0, run.canonical[-1], 2)
     assert numbers(runtime, 0)[1] is None
@@ -247,14 +250,14 @@ def test_a_failing_head_ends_the_drafting_and_keeps_no_rows(monkeypatch: pytest.
     assert run.tokens[:80] == expected
 
 
-def test_a_head_that_fails_while_it_is_fed_does_not_harm_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime = tiny_runtime("llama")
-    head: Any = runtime._head  # pyright: ignore[reportPrivateUsage]
+@pytest.mark.parametrize("modules", [False, True])
+def test_a_head_that_fails_while_it_is_fed_does_not_harm_the_rows(modules: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = tiny_runtime("llama", modules=modules)
 
     def fail(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError("bad head")
 
-    monkeypatch.setattr(head.eh_proj, "forward", fail)
+    monkeypatch.setattr(*parts(runtime)["head"], fail)
     runtime.open_session(0, Sampling(), True)
     rows = forward(runtime, 0, 0, [1] * (BACKLOG + 1))
     assert rows.position == BACKLOG + 1 and numbers(runtime, 0) == (BACKLOG + 1, None)

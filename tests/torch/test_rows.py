@@ -27,12 +27,13 @@ def logits_of(runtime: TorchRuntime, base: int, tokens: tuple[int, ...]) -> torc
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("attention", ["own", "sdpa", "eager"])
 @pytest.mark.parametrize("k", [2, 3, 5])
 def test_cases_1_2_and_7_13_row_i_of_k_rows_is_the_row_decoded_alone(family: str, attention: str, k: int) -> None:
     model = tiny_model(family)
-    model.set_attn_implementation(attention)
-    runtime = TorchRuntime(model)
+    if attention != "own":
+        model.set_attn_implementation(attention)
+    runtime = TorchRuntime(model, modules=attention != "own")
     start(runtime, PROMPT)
     together = logits_of(runtime, len(PROMPT), NEXT[:k])
     for row in range(k):
@@ -41,10 +42,11 @@ def test_cases_1_2_and_7_13_row_i_of_k_rows_is_the_row_decoded_alone(family: str
         assert rows.predictions[0] == int(together[row].argmax())
 
 
+@pytest.mark.parametrize("modules", [False, True])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_target_equals_the_plain_formulation(family: str) -> None:
+def test_the_target_equals_the_plain_formulation(family: str, modules: bool) -> None:
     model = tiny_model(family)
-    runtime = TorchRuntime(model)
+    runtime = TorchRuntime(model, modules=modules)
     runtime.open_session(0, Sampling(), False)
     forward(runtime, 0, 0, PROMPT[:4], "none")
     rows = logits_of(runtime, 4, (*PROMPT[4:], *NEXT))
