@@ -191,8 +191,8 @@ class Layer:
         turned = heads[:, : self._heads + self._kv]
         if self._head_norm is not None:
             turned.copy_(self._head_norm(turned))
-        rolled = turned.roll(self._dim // 2, -1)
-        turned.mul_(turns[0]).addcmul_(rolled, turns[1])
+        rolled = turned.roll(self._dim // 2, -1).mul_(turns[1])
+        turned.mul_(turns[0]).add_(rolled)
         write.copy_(heads[:, self._heads :].view(rows, 2, self._kv, self._dim))
         mixed = getattr(self.attention, way)(heads[:, : self._heads], keys, values, mask)
         x = self._out.plus(mixed, x)
