@@ -28,7 +28,7 @@ def targets(results: Sequence[Result], engine: Engine | None) -> tuple[Target, .
             found.append(_speed_up(kind, some, wanted))
         if some and kind == "demo":
             found.append(_over_plain(some))
-    found += [_row(result) for result in results if result.dtype == "float32" and result.kind != "scripted"]
+    found += [_row(result) for result in results if result.dtype == "float32" and result.kind == "demo"]
     found += _engine(engine)
     return tuple(found)
 
