@@ -25,6 +25,8 @@ from .plan import Plan
 from .report import Peer, Result, Setting
 from .store import Store
 
+#: A load average above this says that the machine was not left alone.
+BUSY: Final = 0.5
 #: A speed-up over serial decoding is stated for equal tokens alone.
 _EQUAL: Final = frozenset({"same"})
 #: Two engines may be compared where their outputs part at a near tie: both are the model's own.
@@ -182,6 +184,10 @@ def summarise(plan: Plan, store: Store) -> Result:
     settings = [_with_expectation(one, settings) for one in settings]
     peers: list[Peer] = []
     notes: list[str] = []
+    load = store.get("load")
+    if load is not None:
+        busy = "; something else was running: do not trust these times" if load["load"] > BUSY else ""
+        notes.append(f"load average of the machine before the run: {load['load']:.1f}{busy}")
     for name in plan.peers:
         answer = store.get("hello", name) or {"error": "it was not started"}
         if "error" in answer:

@@ -238,6 +238,15 @@ def test_dull_outputs_are_counted_and_left_out_of_acceptance(tmp_path: Path):
     assert "1 below 0.5, left out" in text(report(result))
 
 
+def test_a_busy_machine_is_noted(tmp_path: Path):
+    store = Store(tmp_path / "raw.jsonl", resume=False)
+    measured(store, {0: LONG, 1: LONG})
+    store.put({"load": 0.1}, "load")
+    assert "load average of the machine before the run: 0.1" in summarise(plan(), store).notes
+    store.put({"load": 2.0}, "load")
+    assert any("2.0; something else was running" in note for note in summarise(plan(), store).notes)
+
+
 # -- report -------------------------------------------------------------------------------------------------------------
 
 
