@@ -20,6 +20,7 @@ from typing import Final, Literal, Self, TypeAlias, TypedDict, Unpack
 
 import attrs
 
+from .adaptive import Pace, carried
 from .drafting import DraftSource, HeadSource, PromptLookup
 from .drivers import Live
 from .errors import ConfigError, SessionClosed
@@ -40,9 +41,10 @@ from .values import DraftInfo, Limits, Policy, Sampling, Stops
 __all__ = ["Decoder", "Result", "TurnOptions"]
 
 SourceName: TypeAlias = Literal["auto", "mtp", "prompt_lookup", "none"]
+PolicyLike: TypeAlias = int | Policy | Literal["auto"]
 OnPrefill: TypeAlias = Callable[[int, int], object]
 
-_DEFAULT_WIDTH: Final = 3
+_WIDEST_BY_DEFAULT: Final = 8
 _FOREVER_S: Final = 1e9
 
 
@@ -92,7 +94,8 @@ class Decoder:
 
     Args:
         runtime: a backend; the caller closes it.
-        policy: tokens to draft per span (an int, 0 for none) or a Policy. Default: 3, or the head's depth if that is less.
+        policy: ``auto`` (the default: as many tokens per span as pay, at most 8 or the head's depth), a fixed number of tokens (0 for
+            none), or a Policy. What ``auto`` has measured in one session the decoder's next one begins with.
         source: ``auto`` (the model's head if it has one, else serial decoding), ``mtp``, ``prompt_lookup``, ``none``, or a
             DraftSource.
         observers: called with every Record, best effort.
@@ -110,7 +113,7 @@ class Decoder:
         self,
         runtime: Runtime,
         *,
-        policy: int | Policy | None = None,
+        policy: PolicyLike = "auto",
         source: SourceName | DraftSource = "auto",
         observers: Iterable[Observer] = (),
         recorder: Recorder | None = None,
@@ -142,11 +145,12 @@ class Decoder:
         self._clock = Clock.wall() if clock is None else Clock(clock)
         self._share = share_of(runtime)
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        self._pace: Pace | None = None  # what the session that ended last knew
         self._closed = False
 
     # -- the three ways to decode ------------------------------------------------------------------------------------
 
-    def generate(self, prompt: Sequence[int], *, policy: int | Policy | None = None, **options: Unpack[TurnOptions]) -> Result:
+    def generate(self, prompt: Sequence[int], *, policy: PolicyLike | None = None, **options: Unpack[TurnOptions]) -> Result:
         """Decode one turn and release the session.
 
         Args:
@@ -164,11 +168,11 @@ class Decoder:
                 pass
             return stream.result
 
-    def stream(self, prompt: Sequence[int], *, policy: int | Policy | None = None, **options: Unpack[TurnOptions]) -> TokenStream:
+    def stream(self, prompt: Sequence[int], *, policy: PolicyLike | None = None, **options: Unpack[TurnOptions]) -> TokenStream:
         """Decode one turn as an iterator of tokens. Closed early, the turn is finished ``closed`` and the session dropped."""
         return TokenStream(self.open(prompt, policy=policy, **options))
 
-    def open(self, prompt: Sequence[int], *, policy: int | Policy | None = None, **options: Unpack[TurnOptions]) -> Session:
+    def open(self, prompt: Sequence[int], *, policy: PolicyLike | None = None, **options: Unpack[TurnOptions]) -> Session:
         """Open a session; nothing runs before its first step."""
         self._check_open()
         tokens = token_ids(prompt, "prompt", self.runtime.info.vocabulary)
@@ -180,6 +184,7 @@ class Decoder:
         chosen = self._policy if policy is None else _resolve_policy(policy, self._draft)
         turning = self.turning(options)
         drafting = chosen.width > 0 and self._source is not None
+        pace = self._pace
         opened = SessionOpened(
             prompt=tokens,
             limits=turning.limits,
@@ -189,6 +194,7 @@ class Decoder:
             runtime=info,
             draft=self._draft if drafting else None,
             rules=VERSION,
+            prior=pace if drafting and pace is not None and chosen.kind == "auto" and self._draft_limit(chosen) == pace.most else None,
         )
         live = self._live(drafting, None)
         return self._begin(live, turning, lambda: live.run(open_session(opened, Context(session=live.session))))
@@ -242,6 +248,11 @@ class Decoder:
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+    def learn(self, state: SessionState) -> None:
+        """Keep what a session knows of costs and acceptance for the next one."""
+        if state.pace is not None:
+            self._pace = carried(state.pace, state.stats.forwards)
 
     # -- parts -------------------------------------------------------------------------------------------------------
 
@@ -328,6 +339,9 @@ class Decoder:
             raise
         return session
 
+    def _draft_limit(self, policy: Policy) -> int:
+        return policy.width if self._draft is None else min(policy.width, self._draft.depth)
+
     def _check_open(self) -> None:
         if self._closed:
             raise SessionClosed("the decoder is closed: make a new one")
@@ -365,12 +379,12 @@ def _resolve_source(source: SourceName | DraftSource, runtime: Runtime) -> tuple
     return chosen, chosen.info(info)
 
 
-def _resolve_policy(policy: int | Policy | None, draft: DraftInfo | None) -> Policy:
-    if policy is None:
-        return Policy(width=min(_DEFAULT_WIDTH, draft.depth) if draft else 0)
+def _resolve_policy(policy: PolicyLike, draft: DraftInfo | None) -> Policy:
+    if policy == "auto":
+        return Policy(kind="auto", width=min(_WIDEST_BY_DEFAULT, draft.depth)) if draft else Policy(width=0)
     if not isinstance(policy, Policy):
         if isinstance(policy, bool) or not isinstance(policy, int):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(f"policy must be a number of tokens to draft or a Policy, not {policy!r}")
+            raise ConfigError(f"policy must be 'auto', a number of tokens to draft or a Policy, not {policy!r}")
         policy = Policy(width=policy)
     if draft is not None and policy.width > draft.depth:
         raise ConfigError(f"Policy.width is {policy.width}, this draft source ({draft.origin}) drafts at most {draft.depth} tokens")

@@ -14,6 +14,7 @@ from typing import Final, Literal, TypeAlias, get_args
 from attrs import field
 
 from .errors import ConfigError
+from .adaptive import Pace
 from .values import (
     DraftInfo,
     Limits,
@@ -112,7 +113,8 @@ class SessionOpened:
     """A session begins; nothing has run yet.
 
     ``draft`` says what this session drafts with (the runtime's head, prompt lookup) or None; ``rules`` is the version of the
-    pure decisions that made this log.
+    pure decisions that made this log; ``prior`` is what an earlier session of the same decoder knew of costs and acceptance, from
+    which a policy ``auto`` goes on (None: it begins anew).
     """
 
     prompt: tuple[int, ...] = field(validator=ids)
@@ -123,6 +125,7 @@ class SessionOpened:
     runtime: RuntimeInfo = field(validator=instance(RuntimeInfo))
     draft: DraftInfo | None = field(default=None, validator=instance(DraftInfo, optional=True))
     rules: int = field(validator=integer(1))
+    prior: Pace | None = field(default=None, validator=instance(Pace, optional=True))
 
 
 @value
@@ -165,13 +168,15 @@ class Prefilled:
 @value
 class DraftOffered:
     """A source answered. ``tokens`` are the usable ones (possibly none), ``invalid`` counts those from the first id
-    outside the vocabulary on. ``at == len(canonical)``: the prefix that the draft follows."""
+    outside the vocabulary on. ``at == len(canonical)``: the prefix that the draft follows. ``probe``: a policy ``auto`` had
+    stopped drafting and looks whether it pays again."""
 
     limit: int = field(validator=integer(1))
     tokens: tuple[int, ...] = field(validator=ids)
     origin: Origin = field(validator=_ORIGIN)
     at: int = field(validator=integer(1))
     invalid: int = field(default=0, validator=integer(0))
+    probe: bool = field(default=False, validator=flag())
     cost_ns: int = _cost
 
 

@@ -17,6 +17,7 @@ from .events import (
     SpanVerified,
     Trimmed,
 )
+from .adaptive import Pace, after_serial, after_span
 from .positions import boundary_position, matched_length
 from .state import Phase, SessionState, evolve_state, evolve_stats
 
@@ -55,6 +56,9 @@ def on_offered(state: SessionState, event: DraftOffered, to: Phase) -> SessionSt
     if event.limit > state.remaining - 1:
         refuse(f"limit {event.limit} exceeds the {state.remaining} tokens that remain, less one")
     check_vocabulary(state, event.tokens, "drafted id")
+    pace = state.pace
+    if event.probe if pace is None else event.probe != pace.probe or event.limit > pace.width:
+        refuse(f"a draft of at most {event.limit}, probe {event.probe}, is not what the policy asks for")
     count = len(event.tokens) + event.invalid
     stats = state.stats
     return evolve_state(
@@ -159,7 +163,15 @@ def on_serial(state: SessionState, event: SerialDecoded, to: Phase) -> SessionSt
     verdict = "none" if not pending else ("accepted" if pending[0] == event.prediction else "rejected")
     expect("verdict", event.verdict, verdict)
     judged = 0 if verdict == "none" else 1
-    stats = state.stats
+    stats, pace = state.stats, state.pace
+    stats = evolve_stats(
+        stats,
+        serial_steps=stats.serial_steps + 1,
+        accepted_serial=stats.accepted_serial + (verdict == "accepted"),
+        rejected=stats.rejected + (verdict == "rejected"),
+        pending=stats.pending - judged,
+        serial_ns=stats.serial_ns + event.cost_ns,
+    )
     return evolve_state(
         state,
         phase=to,
@@ -168,14 +180,8 @@ def on_serial(state: SessionState, event: SerialDecoded, to: Phase) -> SessionSt
         pending=pending[1:],
         held=False,
         failed=None,
-        stats=evolve_stats(
-            stats,
-            serial_steps=stats.serial_steps + 1,
-            accepted_serial=stats.accepted_serial + (verdict == "accepted"),
-            rejected=stats.rejected + (verdict == "rejected"),
-            pending=stats.pending - judged,
-            serial_ns=stats.serial_ns + event.cost_ns,
-        ),
+        pace=None if pace is None else after_serial(pace, event.cost_ns, stats.forwards, stats.draft_ns),
+        stats=stats,
     )
 
 
@@ -257,6 +263,18 @@ def on_committed(state: SessionState, event: Committed, to: Phase) -> SessionSta
     )
 
 
+def _paced(state: SessionState, settle_ns: int) -> Pace | None:
+    """What a policy ``auto`` knows once a span is settled."""
+    pace, span = state.pace, state.forward
+    if pace is None or not isinstance(span, SpanVerified):
+        return pace
+    committed, drafted, stats = state.committed, span.rows - 1, state.stats
+    # What a stop or a cancel cut off was not judged: a commit that reaches the mismatch has found it, a shorter one has not.
+    accepted = min(span.matched, committed)
+    rejected = committed > accepted and accepted < drafted
+    return after_span(pace, drafted, accepted, rejected, committed, span.cost_ns + settle_ns, stats.forwards, stats.draft_ns)
+
+
 def on_trimmed(state: SessionState, event: Trimmed, to: Phase) -> SessionState:
     """The cache is cut back to where it is canonical."""
     wanted = boundary_position(len(state.canonical))
@@ -296,6 +314,7 @@ def on_trimmed(state: SessionState, event: Trimmed, to: Phase) -> SessionState:
         forward=None,
         committed=0,
         failed=None,
+        pace=state.pace if event.cause != "span" else _paced(state, event.cost_ns),
         stats=evolve_stats(
             broken_off(state) if state.phase == "failing" else stats,
             trims=stats.trims + 1,
@@ -322,5 +341,6 @@ def on_retired(state: SessionState, event: CheckpointRetired, to: Phase) -> Sess
         phase=to,
         forward=None,
         committed=0,
+        pace=_paced(state, event.cost_ns),
         stats=evolve_stats(stats, retired=stats.retired + 1, settle_ns=stats.settle_ns + event.cost_ns),
     )

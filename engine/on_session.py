@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from .adaptive import Pace, first_pace
 from .checks import broken_off, check_vocabulary, expect, refuse
 from .events import Extended, Rewound, RuntimeFailed, SessionDropped, SessionFinished, SessionOpened, SessionResumed, SpanVerified
 from .positions import boundary_position
-from .rules import finish_due, masking, new_turn
+from .rules import AUTO_SINCE, finish_due, masking, new_turn
 from .state import Phase, SessionState, evolve_state, evolve_stats
 from .tokens import TokenLog
+from .values import DraftInfo, Policy
 
 
 def on_opened(state: SessionState, event: SessionOpened, to: Phase) -> SessionState:
@@ -25,11 +27,28 @@ def on_opened(state: SessionState, event: SessionOpened, to: Phase) -> SessionSt
         draft=event.draft,
         policy=event.policy,
         turn=new_turn(0, length, event.limits, event.stops, event.sampling, event.runtime),
+        pace=_pace(event.policy, event.draft, event.prior, event.rules),
         canonical=TokenLog(event.prompt),
         stats=evolve_stats(state.stats, prompt_tokens=length),
     )
     check_vocabulary(state, event.prompt, "prompt token")
     return state
+
+
+def _pace(policy: Policy, draft: DraftInfo | None, prior: Pace | None, rules: int) -> Pace | None:
+    """Where a policy ``auto`` begins."""
+    if policy.kind == "auto" and rules < AUTO_SINCE:
+        refuse(f"rules version {rules} has no policy 'auto'")
+    if policy.kind != "auto" or draft is None:
+        if prior is not None:
+            refuse("a prior is for a policy 'auto' that drafts")
+        return None
+    most = min(policy.width, draft.depth)
+    if prior is None:
+        return first_pace(most)
+    expect("prior.most", prior.most, most)
+    expect("prior.draft_ns", prior.draft_ns, 0)
+    return prior
 
 
 def on_extended(state: SessionState, event: Extended, to: Phase) -> SessionState:
@@ -75,6 +94,8 @@ def on_resumed(state: SessionState, event: SessionResumed, to: Phase) -> Session
         refused=None,
         drafting_off=False,
         held=False,
+        # The runtime may be another one: what the old one cost says nothing.
+        pace=None if state.policy.kind != "auto" or event.draft is None else first_pace(min(state.policy.width, event.draft.depth), state.stats.draft_ns),
         stats=broken_off(state) if state.phase in ("prefilled", "serial", "verified", "failing") else state.stats,
     )
 

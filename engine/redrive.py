@@ -28,7 +28,7 @@ from .recorded import LOOKAHEAD, MARKED, Elsewhere, RecordedRun
 from .reducer import reduce
 from .requests import Context, Script
 from .round import conclude, drop_session, extend_session, open_session, resume_session, rewind_session, run_round
-from .rules import VERSION, Finish, finish_due
+from .rules import DECIDED_ALIKE, VERSION, Finish, finish_due
 from .state import SessionState
 
 __all__ = ["Redriver", "redrive"]
@@ -127,7 +127,7 @@ class Redriver(RecordedRun):
         state, event = self._state, self._log[self._at].event
         if state.phase == "new" and not isinstance(event, SessionOpened):
             self._diverged("nothing: a session begins with SessionOpened")
-        if isinstance(event, SessionOpened | SessionResumed) and event.rules != VERSION:
+        if isinstance(event, SessionOpened | SessionResumed) and event.rules not in DECIDED_ALIKE:
             raise UnknownRules(self._log[self._at].seq, event.rules, VERSION)
         cancels, stops = self._cancels, self._stops
         ctx = _CONTEXTS[bool(cancels) and self._near(cancels), bool(stops) and self._near(stops)]

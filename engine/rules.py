@@ -15,6 +15,8 @@ from .state import SessionState, Turn
 from .values import Limits, RuntimeInfo, Sampling, Stops
 
 __all__ = [
+    "AUTO_SINCE",
+    "DECIDED_ALIKE",
     "PURE_PROCESSORS",
     "VERSION",
     "DraftUpTo",
@@ -31,7 +33,11 @@ __all__ = [
     "width",
 ]
 
-VERSION: Final = 1
+VERSION: Final = 2
+
+#: The versions whose logs this one decides as they were decided. Version 2 brought the policy ``auto``; fixed widths are as before.
+DECIDED_ALIKE: Final[frozenset[int]] = frozenset({1, 2})
+AUTO_SINCE: Final = 2
 
 #: Processors known to be pure functions of (row logits, true prefix, absolute index). Any other makes rounds serial.
 PURE_PROCESSORS: Final[frozenset[str]] = frozenset()
@@ -90,8 +96,8 @@ def finish_due(state: SessionState) -> Finish | None:
 
 
 def width(state: SessionState) -> int:
-    """Tokens that a span should draft: a pure function of the state, so an adaptive policy fits in its place."""
-    return state.policy.width
+    """Tokens that a span should draft."""
+    return state.policy.width if state.pace is None else state.pace.width
 
 
 def _refusal(state: SessionState, remaining: int) -> str | None:
@@ -115,6 +121,9 @@ def _refusal(state: SessionState, remaining: int) -> str | None:
         return "budget"
     if state.draft.context_length <= len(state.canonical):
         return "draft_context"
+    pace = state.pace
+    if pace is not None and not pace.width:
+        return pace.reason
     return None
 
 
@@ -180,7 +189,18 @@ def new_turn(number: int, start: int, limits: Limits, stops: Stops, sampling: Sa
     return Turn(number=number, start=start, limits=limits, stops=stops, sampling=sampling, stop_ids=effective_stops(stops, runtime))
 
 
-#: Words that name a speculative round in SpanRefused, for people and documentation.
+#: Why a round is serial. The last three are of the policy ``auto``: it measures what a serial step costs; drafting does not pay by what
+#: is known, and was stopped; and it is stopped still after a probe that gained nothing, or not enough.
 RefusalReason: TypeAlias = Literal[
-    "policy", "no_draft_source", "draft_failed", "never_accepted", "no_rollback", "not_started", "budget", "draft_context"
+    "policy",
+    "no_draft_source",
+    "draft_failed",
+    "never_accepted",
+    "no_rollback",
+    "not_started",
+    "budget",
+    "draft_context",
+    "measuring",
+    "not_paying",
+    "cool_down",
 ]

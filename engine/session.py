@@ -267,6 +267,8 @@ class Session:
                     live.run(conclude(live.state, due))
                     if not live.flush():
                         error = self._recorder_error()
+            if live.state.finish is not None:
+                self._decoder.learn(live.state)
             return tokens, error
 
     def fail(self, error: BaseException) -> BaseException:
@@ -322,6 +324,8 @@ class Session:
                     self._gate.leave()
 
     def _close_now(self, finish: Finish) -> None:
+        if self._live.state.finish is None:
+            self._decoder.learn(self._live.state)
         close_live(self._live, finish)
         interrupt, self._live.interrupt = self._live.interrupt, None
         if interrupt is not None:

@@ -14,6 +14,7 @@ pending, surplus      drafted tokens not yet judged; ``surplus`` were offered be
 forward               the forward whose predictions are not committed yet
 committed             c, from Committed until the span is settled
 cut                   what ended the turn from within, until SessionFinished says it
+pace                  what a policy ``auto`` knows of costs and acceptance (adaptive.py); None for a fixed width
 ====================  ==================================================================================
 """
 
@@ -24,6 +25,7 @@ from typing import Final, Literal, TypeAlias, cast, get_args
 import attrs
 from attrs import field
 
+from .adaptive import Pace
 from .events import (
     DISCARD_REASONS,
     CutBy,
@@ -170,6 +172,7 @@ class SessionState:
     refused: str | None = None
     drafting_off: bool = False
     held: bool = False
+    pace: Pace | None = None
     finish: SessionFinished | None = None
     stats: DecodeStats = DecodeStats()
 

@@ -36,6 +36,8 @@ Rollback: TypeAlias = Literal["crop", "checkpoint", "none"]
 Threads: TypeAlias = Literal["any", "one"]
 Origin: TypeAlias = Literal["mtp", "prompt_lookup", "grammar"]
 ORIGINS: Final = ("mtp", "prompt_lookup", "grammar")
+#: The widest draft that the policy ``auto`` can be given.
+WIDEST: Final = 64
 
 _T = TypeVar("_T")
 
@@ -266,8 +268,9 @@ class Policy:
     """How much to draft.
 
     Attributes:
-        kind: ``fixed``: every span asks for ``width`` tokens.
-        width: most drafted tokens per span; 0 turns speculation off.
+        kind: ``fixed``: every span asks for ``width`` tokens. ``auto``: for as many, up to ``width``, as promise the most tokens per
+            time by what the session has measured, and for none while drafting does not pay (docs/explanation/adaptive-width.md).
+        width: most drafted tokens per span; 0 turns speculation off (kind ``fixed`` only); at most 64 for kind ``auto``.
         min_draft: an offer shorter than this is not worth a span; the round goes serially. Clipping to a limit does not
             count as short.
         prefill_chunk: most rows of one prefill forward.
@@ -275,12 +278,14 @@ class Policy:
             ``never_accepted``); None: it goes on, with one warning in the log.
     """
 
-    kind: Literal["fixed"] = field(default="fixed", validator=one_of("fixed"))  # pyright: ignore[reportAssignmentType]
+    kind: Literal["fixed", "auto"] = field(default="fixed", validator=one_of("fixed", "auto"))
     width: int = field(default=3, validator=integer(0, 1024))
     min_draft: int = field(default=1, validator=integer(1))
     prefill_chunk: int = field(default=512, validator=integer(1))
     give_up_after: int | None = field(default=None, validator=integer(1, optional=True))
 
     def __attrs_post_init__(self) -> None:
+        if self.kind == "auto" and not 1 <= self.width <= WIDEST:
+            raise ConfigError(f"Policy.width must be from 1 to {WIDEST} for kind 'auto', not {self.width}: a fixed width of 0 drafts nothing")
         if self.width and self.min_draft > self.width:
             raise ConfigError(f"Policy.min_draft ({self.min_draft}) must not exceed Policy.width ({self.width})")

@@ -8,6 +8,7 @@ from typing import Any
 
 from attrs import frozen
 
+from ..replay.rounds import RoundFigures
 from ..session import Result
 from ..state import DecodeStats
 
@@ -99,7 +100,7 @@ def _first_difference(one: tuple[int, ...], other: tuple[int, ...]) -> int | Non
     return None if len(one) == len(other) else min(len(one), len(other))
 
 
-def as_json(run: Run, comparison: Comparison | None = None) -> dict[str, Any]:
+def as_json(run: Run, comparison: Comparison | None = None, rounds: RoundFigures | None = None) -> dict[str, Any]:
     """The object of ``--json``; rates are null where nothing was verified, and where a comparison found different tokens."""
     stats = run.result.stats
     void = comparison is not None and not comparison.identical
@@ -131,6 +132,8 @@ def as_json(run: Run, comparison: Comparison | None = None) -> dict[str, Any]:
             "tokens_per_second": run.tokens_per_second,
         },
     }
+    if rounds is not None:
+        shown["rounds"] = rounds.to_json()
     if comparison is not None:
         shown["compare"] = {
             "identical": comparison.identical,

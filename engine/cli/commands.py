@@ -8,7 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 from .. import registry
 from ..errors import SpanfoldError
@@ -42,6 +42,10 @@ def _count(least: int) -> Callable[[str], int]:
     return parse
 
 
+def _width(text: str) -> int | Literal["auto"]:
+    return "auto" if text == "auto" else _count(0)(text)
+
+
 def parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
     made = _Parser(prog="spanfold", description="Decode language models with native multi-token prediction, and account for it.")
@@ -58,7 +62,7 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--model", metavar="DIR", help="a Hugging Face directory (default: the backend's own model)")
     one.add_argument("--backend", default="torch", metavar="NAME", help="what runs the model: see `spanfold backends` (default: torch)")
     one.add_argument("--max-tokens", type=_count(0), default=256, metavar="N", help="most tokens to generate (default: 256)")
-    one.add_argument("--max-draft", type=_count(0), metavar="K", help="most tokens to draft per span (default: 3)")
+    one.add_argument("--max-draft", type=_width, metavar="K", help="tokens to draft per span: a number, or auto for as many as pay (default: auto)")
     one.add_argument("--no-speculation", action="store_true", help="one target forward per token")
     one.add_argument("--prompt-lookup", action="store_true", help="draft from what stands earlier in the text, not from the model's head")
     one.add_argument("--device", metavar="NAME", help="where the model runs, cpu or cuda for example (default: the backend's choice)")

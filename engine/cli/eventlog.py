@@ -58,9 +58,9 @@ class EventLog:
         """What an event says, in words."""
         match event:
             case SessionOpened():
-                drafts = (
-                    f"drafts: {event.draft.origin}, at most {min(event.policy.width, event.draft.depth)}" if event.draft else "no drafts"
-                )
+                width = "" if event.draft is None else f"at most {min(event.policy.width, event.draft.depth)}"
+                width += ", as many as pay" if event.policy.kind == "auto" else ""
+                drafts = f"drafts: {event.draft.origin}, {width}" if event.draft else "no drafts"
                 model = f"{event.runtime.backend}:{event.runtime.model}"
                 return f"prompt of {_count(event.prompt)}, {_terms(event.limits, event.stops)}, {drafts}, model {model}"
             case Extended():
@@ -73,7 +73,8 @@ class EventLog:
                 return f"{rows}, predicts {self._shown((event.prediction,))}"
             case DraftOffered():
                 wrong = f", {event.invalid} outside the vocabulary" if event.invalid else ""
-                return f"{event.origin}: {len(event.tokens)} of {event.limit} asked {self._shown(event.tokens)}{wrong}"
+                probe = ", a probe" if event.probe else ""
+                return f"{event.origin}: {len(event.tokens)} of {event.limit} asked{probe} {self._shown(event.tokens)}{wrong}"
             case DraftFailed():
                 return f"{event.origin}: {event.error}: {event.message}"
             case DraftTaken():

@@ -14,10 +14,11 @@ from typing import Any, Final
 
 from attrs import evolve
 
-from ..decoder import Decoder, Result
+from ..decoder import Decoder, PolicyLike, Result
 from ..errors import ConfigError, DecodeFailed, RecorderFailed
 from ..events import Prefilled, Record, SerialDecoded
 from ..registry import Opened, OpenOptions, backend
+from ..replay.rounds import RoundCounter
 from ..runtime import NO_EXTRAS, Extras
 from ..text import TextStream
 from ..trace import TraceWriter
@@ -42,7 +43,7 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
         raise ConfigError("--no-speculation and --max-draft exclude each other: leave out one")
     if args.redact and args.trace is None:
         raise ConfigError("--redact is for the trace: name its file with --trace, or leave out --redact")
-    if args.max_draft is not None:
+    if isinstance(args.max_draft, int):
         Policy(width=args.max_draft)
     chosen = backend(args.backend)
     drafting = not args.no_speculation and not args.prompt_lookup and args.max_draft != 0
@@ -78,7 +79,8 @@ class _Generation:
         self._opened = opened
         self._prompt = prompt
         self._cancel = threading.Event()
-        self._policy: int | None = 0 if args.no_speculation else args.max_draft
+        self._policy: PolicyLike = 0 if args.no_speculation else "auto" if args.max_draft is None else args.max_draft
+        self._rounds = RoundCounter()
         self._source: Any = "none" if args.no_speculation else "prompt_lookup" if args.prompt_lookup else "auto"
 
     def run(self, recorder: TraceWriter | None) -> int:
@@ -88,6 +90,8 @@ class _Generation:
             log = EventLog(self._opened.text)
             show = terminal.note if args.json else terminal.line
             observers.append(lambda record: show(log.line(record)))
+        if args.json:
+            observers.append(lambda record: self._rounds.feed(record.event))
         show_text = not args.json and not args.events
         failure: DecodeFailed | RecorderFailed | None = None
         comparison: Comparison | None = None
@@ -115,7 +119,7 @@ class _Generation:
     def _report(self, run: Run, comparison: Comparison | None, *, streamed: bool) -> None:
         terminal = self._terminal
         if self._args.json:
-            terminal.line(json.dumps(as_json(run, comparison), ensure_ascii=False, allow_nan=False))
+            terminal.line(json.dumps(as_json(run, comparison, self._rounds.figures()), ensure_ascii=False, allow_nan=False))
             return
         if not streamed:
             terminal.line()

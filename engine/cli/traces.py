@@ -13,6 +13,7 @@ from ..reducer import reduce
 from ..replay.check import CheckReport, FileCheck, check
 from ..replay.plain import plain
 from ..replay.sessions import Router, SessionKey, iter_sessions, listed
+from ..replay.rounds import RoundFigures
 from ..replay.stats import Account, TraceStats, trace_stats
 from ..state import NEW, SessionState
 from ..trace import TraceReader, Unknown, record_to_dict
@@ -173,6 +174,7 @@ def run_stats(args: argparse.Namespace, terminal: Terminal) -> int:
 def _figures(stats: TraceStats) -> Iterator[str]:
     yield f"{stats.path}: {_many(stats.records, 'record')}, {_many(len(stats.sessions), 'session')}"
     yield from (f"  {line}" for line in account_lines(stats.total))
+    yield from (f"  {line}" for line in round_lines(stats.rounds))
     for torn in stats.torn:
         yield f"  torn: {torn}"
     for session in stats.sessions:
@@ -201,6 +203,14 @@ def account_lines(account: Account) -> Iterator[str]:
     discarded = ", ".join(f"{reason} {count}" for reason, count in account.discarded.items()) or "none"
     yield f"rejected {account.rejected}, accepted serially {account.accepted_serial}, pending {account.pending}, discarded: {discarded}"
     yield "time: " + ", ".join(f"{phase} {spent / 1e9:.3f} s" for phase, spent in account.time_ns.items())
+
+
+def round_lines(rounds: RoundFigures) -> Iterator[str]:
+    """How wide the rounds were, and why some were serial."""
+    widths = " ".join(f"{width}:{drafts}" for width, drafts in rounds.widths.items()) or "none"
+    yield f"drafts asked for (width:drafts) {widths}; {_many(rounds.width_changes, 'change')} of the width, {_many(rounds.probes, 'probe')}"
+    if rounds.refusals:
+        yield "serial steps: " + ", ".join(f"{reason} {count}" for reason, count in rounds.refusals.items())
 
 
 def _many(count: int, noun: str) -> str:

@@ -9,7 +9,8 @@ Law 2  Every SpanVerified is followed by one Committed and then exactly one of T
 Law 3  Committed == predictions[:c]; accepted == min(matched, c); a stopping token ends its turn; decoded <= max_tokens per
        turn; len(canonical) <= context_length.
 Law 4  drafted == accepted + accepted_serial + rejected + discarded + pending; pending == 0 when finished.
-Law 5  forwards == Prefilled + SerialDecoded + SpanVerified; forwards + saved == tokens + forwards that committed nothing.
+Law 5  forwards == Prefilled + SerialDecoded + SpanVerified; forwards + saved == tokens + forwards that committed nothing;
+       probes of a policy ``auto`` are at most one in 50 forwards and 3 more (saved up before), a fixed policy has none.
 
 A checker takes one record at a time, in time and memory that do not grow with the session.
 """

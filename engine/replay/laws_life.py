@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from ..events import Extended, Rewound, RuntimeFailed, SessionDropped, SessionFinished, SessionOpened, SessionResumed
-from .ledger import STOPS, Ledger
+from .ledger import PROBES_AT_ONCE, STOPS, Ledger
 
 
 def on_opened(ledger: Ledger, event: SessionOpened) -> None:
     """The first event."""
     if ledger.runtime is not None:
         ledger.broken("order", "a second SessionOpened")
-    ledger.runtime, ledger.length = event.runtime, 0
+    ledger.runtime, ledger.length, ledger.adaptive = event.runtime, 0, event.policy.kind == "auto"
     ledger.begin_turn(event.limits, event.stops, event.prompt)
     ledger.within_context("the prompt")
 
@@ -35,6 +35,7 @@ def on_resumed(ledger: Ledger, event: SessionResumed) -> None:
     ledger.runtime, ledger.position = event.runtime, 0
     ledger.forward = ledger.span = ledger.span_committed = ledger.repair = None
     ledger.primed = ledger.dropped = False
+    ledger.probes_allowed += PROBES_AT_ONCE
 
 
 def on_rewound(ledger: Ledger, event: Rewound) -> None:

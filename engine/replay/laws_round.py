@@ -26,7 +26,9 @@ def on_offered(ledger: Ledger, event: DraftOffered) -> None:
     ledger.nothing_pending("when a draft is offered")
     if not ledger.primed or event.at != ledger.length:
         ledger.broken("law 1", f"a draft for {event.at} of {ledger.length} tokens")
-    ledger.draft, ledger.unusable, ledger.offer_limit = event.tokens, event.invalid, event.limit
+    if event.probe and not ledger.adaptive:
+        ledger.broken("law 5", "a probe where the width is fixed")
+    ledger.draft, ledger.unusable, ledger.offer_limit, ledger.probing = event.tokens, event.invalid, event.limit, event.probe
     ledger.tally.draft_ns += event.cost_ns
     ledger.tally.drafted += ledger.pending
     ledger.tally.pending = ledger.pending
@@ -108,6 +110,9 @@ def on_verified(ledger: Ledger, event: SpanVerified) -> None:
         ledger.broken("law 3", f"{len(predictions)} predictions for {event.rows} rows, {matched} matched")
     tally = ledger.tally
     tally.spans += 1
+    ledger.probes += ledger.probing
+    if 50 * (ledger.probes - ledger.probes_allowed) > tally.forwards:
+        ledger.broken("law 5", f"{ledger.probes} probes in {tally.forwards} forwards")
     tally.verify_ns += event.cost_ns
     tally.verified += len(draft)
     tally.matched += matched

@@ -18,6 +18,10 @@ Law: TypeAlias = Literal["numbering", "order", "law 1", "law 2", "law 3", "law 4
 STOPS: Final = ("stop_token", "stop_text", "stop_when")
 
 
+#: Probes that a session may have saved up in earlier ones; a resumption begins anew.
+PROBES_AT_ONCE: Final = 3
+
+
 @frozen
 class Violation:
     """One breach.
@@ -48,6 +52,8 @@ class Ledger:
         span, span_committed: the span that is not settled, and ``c`` once its commit was seen.
         repair: after a started failure the position that a trim is due to, or words where only a drop is left.
         cut: what ended the turn from within.
+        adaptive, probing, probes, probes_allowed: whether the policy is ``auto`` and the newest offer a probe; spans that were one;
+            how many may come beyond one in fifty forwards.
     """
 
     def __init__(self) -> None:
@@ -67,6 +73,10 @@ class Ledger:
         self.draft: tuple[int, ...] = ()
         self.unusable = 0
         self.offer_limit = 0
+        self.adaptive = False
+        self.probing = False
+        self.probes = 0
+        self.probes_allowed = PROBES_AT_ONCE
         self.forward: Prefilled | SerialDecoded | SpanVerified | None = None
         self.span: SpanVerified | None = None
         self.span_committed: int | None = None

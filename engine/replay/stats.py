@@ -2,7 +2,7 @@
 
 ``AcceptanceRecord`` is the neutral per-request record that other tools read: the fields of AIPerf's SpecDecodeAcceptanceRecord,
 under their own names. Its words in ours: a *spec step* is a span, *draft tokens* are verified drafts, *completion tokens* are the
-tokens committed in the turn, ``num_spec_tokens`` is the policy's width, and ``mean_acceptance_length`` is 1 + accepted / spans
+tokens committed in the turn, ``num_spec_tokens`` is the policy's width (the widest, for ``auto``), and ``mean_acceptance_length`` is 1 + accepted / spans
 (which counts a correction or bonus token for every span, also one whose commit was cut; ``acceptance_length`` does not).
 """
 
@@ -20,6 +20,7 @@ from ..reducer import reduce
 from ..state import NEW, DecodeStats
 from ..trace import TraceReader
 from .plain import Plain
+from .rounds import RoundCounter, RoundFigures, summed
 from .sessions import SessionKey, iter_sessions
 
 __all__ = ["AcceptanceRecord", "Account", "SessionCounter", "SessionFigures", "TraceStats", "TurnFigures", "account_of", "trace_stats"]
@@ -94,6 +95,7 @@ class SessionFigures(Plain):
     segment: int
     model: str
     account: Account
+    rounds: RoundFigures
     turns: tuple[TurnFigures, ...]
 
 
@@ -105,6 +107,7 @@ class TraceStats(Plain):
     records: int
     torn: tuple[str, ...]
     total: Account
+    rounds: RoundFigures
     sessions: tuple[SessionFigures, ...]
 
 
@@ -136,6 +139,7 @@ def trace_stats(path: str | os.PathLike[str]) -> TraceStats:
         records=records,
         torn=reader.torn,
         total=account_of(_summed([session.state.stats for session in counting.values()]), histogram),
+        rounds=summed([session.rounds for session in counting.values()]),
         sessions=sessions,
     )
 
@@ -210,6 +214,7 @@ class SessionCounter:
         opened: its first event, once there.
         state: the fold.
         lengths: tokens committed by a span -> spans.
+        rounds: widths, probes and refusals.
     """
 
     def __init__(self, key: SessionKey) -> None:
@@ -217,12 +222,14 @@ class SessionCounter:
         self.opened: SessionOpened | None = None
         self.state = NEW
         self.lengths: Counter[int] = Counter()
+        self.rounds = RoundCounter()
         self._turns: list[_Turn] = []
 
     def feed(self, record: Record) -> None:
         """Take the next record. Raises IllegalEvent where it does not fold."""
         event = record.event
         self.state = reduce(self.state, event)
+        self.rounds.feed(event)
         if isinstance(event, SessionOpened):
             self.opened = event
         if isinstance(event, (SessionOpened, Extended)):
@@ -256,6 +263,7 @@ class SessionCounter:
             segment=self.key.segment,
             model=runtime.model,
             account=account_of(self.state.stats, self.lengths),
+            rounds=self.rounds.figures(),
             turns=tuple(_turn_figures(turn, engine, width or None) for turn in self._turns),
         )
 

@@ -23,6 +23,7 @@ from cattrs import Converter, transform_error
 from cattrs.errors import ForbiddenExtraKeysError, IterableValidationError, IterableValidationNote
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
+from ..adaptive import Pace
 from ..errors import ConfigError, TraceError
 from ..events import EVENT_TYPES, Event, Record
 from ..values import DraftInfo, Limits, Policy, Processor, RuntimeInfo, Sampling, Stops
@@ -39,7 +40,7 @@ _TAG_OF: Final = {cls: tag for tag, cls in EVENT_TAGS.items()}
 AS_STRINGS: Final = frozenset({"seed", "at_ns", "created_unix_ns"})
 RECORD_KEYS: Final = frozenset({"kind", "seq", "session", "at_ns", "type", "event"})
 
-_VALUES: Final = (DraftInfo, Limits, Policy, Processor, RuntimeInfo, Sampling, Stops, Header)
+_VALUES: Final = (Pace, DraftInfo, Limits, Policy, Processor, RuntimeInfo, Sampling, Stops, Header)
 _LIMIT: Final = 2**53
 _LONGEST: Final = 40  # digits of an integer that is written as a string: 128 bits, and Python's own limit is never met
 

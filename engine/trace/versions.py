@@ -2,7 +2,7 @@
 
 Each entry of ``UPCASTS`` turns one parsed line (header, record or footer, a JSON object) of its version into a line of the next
 version. Lines pass through all of them, one version at a time, before anything is structured; the digest of a segment is over the
-bytes as they were written, so it holds whatever the version. There is no older version than 1 yet; the tests bring one.
+bytes as they were written, so it holds whatever the version.
 """
 
 from __future__ import annotations
@@ -17,8 +17,24 @@ __all__ = ["UPCASTS", "Upcast", "format_version", "upcast"]
 
 Upcast: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 
+def _from_1(line: dict[str, Any]) -> dict[str, Any]:
+    """Version 2 brought the policy ``auto``: ``SessionOpened.prior`` and ``DraftOffered.probe``."""
+    if line["kind"] == "header":
+        return {**line, "version": 2}
+    added = {"SessionOpened": {"prior": None}, "DraftOffered": {"probe": False}}.get(line.get("type", ""))
+    if added is None:
+        return line
+    event = line["event"]
+    for name in added:
+        if name in event:
+            raise ValueError(f"version 1 has no field {name!r} in {line['type']}")
+    if event.get("policy", {}).get("kind", "fixed") != "fixed":
+        raise ValueError("version 1 knows fixed policies only")
+    return {**line, "event": {**event, **added}}
+
+
 #: version -> what makes a line of the next version of one of this.
-UPCASTS: Final[Mapping[int, Upcast]] = {}
+UPCASTS: Final[Mapping[int, Upcast]] = {1: _from_1}
 
 
 def format_version(header: Mapping[str, Any], upcasts: Mapping[int, Upcast]) -> int:

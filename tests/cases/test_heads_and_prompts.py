@@ -32,7 +32,7 @@ def test_case_6_10_more_drafts_than_the_head_has_depth_are_refused_when_built():
 
 
 def test_case_6_13_a_session_with_every_optional_argument_absent_decodes():
-    bench = Bench(context_length=20, decoder={}, policy=None)
+    bench = Bench(context_length=20, decoder={}, policy="auto")
     result = bench.generate(PROMPT)
     assert len(result.tokens) == 17 and (result.finish_reason, result.limit) == ("length", "context")
     assert result.tokens == serial_tokens(17)

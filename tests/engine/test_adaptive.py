@@ -1,0 +1,210 @@
+"""The adaptive width: what it guarantees under a grid of costs and acceptance ratios, and what its estimates do."""
+
+from itertools import pairwise
+
+import attrs
+import pytest
+from adaptive_worlds import Model, simulate
+
+from spanfold.backends.scripted import Costs, ScriptedRuntime, constant, hash_target, noisy, oracle
+from spanfold.engine import (
+    ConfigError,
+    Decoder,
+    DraftOffered,
+    IllegalEvent,
+    Policy,
+    ReplayDiverged,
+    SerialDecoded,
+    SessionOpened,
+    SpanRefused,
+    fold,
+    redrive,
+)
+from spanfold.engine.adaptive import ONE, after_serial, after_span, first_pace
+from spanfold.engine.reducer import reduce
+from spanfold.engine.replay.laws import law_violations
+from spanfold.engine.replay.rounds import RoundCounter
+
+MODELS = (
+    Model(0.02, 0.05),
+    Model(0.05, 0.1),
+    Model(0.05, 0.1, 0.3),  # a span costs something as such: other kernels
+    Model(0.1, 0.2, 0.2),
+    Model(0.3, 0.3),
+    Model(1.0, 1.0),  # every row costs as much as a forward: nothing can pay
+)
+STEADY = (0.0, 0.3, 0.5, 0.7, 0.9)
+CHANGING = ((0.3, 0.8, 8), (0.9, 0.0, 2), (0.0, 0.9, 2), (0.8, 0.3, 4))
+TOKENS = 2048
+
+
+def always(chance):
+    return lambda at, depth: chance
+
+
+def turning(before, after, at):
+    return lambda index, depth: before if index < at else after
+
+
+def steady_or_changing():
+    for chance in STEADY:
+        yield f"{chance}", always(chance)
+    for before, after, part in CHANGING:
+        yield f"{before} to {after} after 1/{part}", turning(before, after, TOKENS // part)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=str)
+@pytest.mark.parametrize(("name", "acceptance"), list(steady_or_changing()))
+def test_no_stretch_is_slow_probes_are_rare_and_the_whole_is_near_the_best_fixed_width(name, acceptance, model):
+    runs = [simulate(model, acceptance, tokens=TOKENS, seed=seed) for seed in (1, 2)]
+    for out in runs:
+        assert out.window <= 1.05
+        assert out.probes <= 0.02
+    best, width = min((sum(out.fixed[width] for out in runs), width) for width in runs[0].fixed)
+    assert best >= 0.95 * sum(out.spent for out in runs), f"the best fixed width is {width}"
+
+
+@pytest.mark.parametrize("model", MODELS[:5], ids=str)
+@pytest.mark.parametrize("chance", [0.0, 0.5, 0.9])
+def test_costs_that_vary_by_a_tenth_and_are_wild_at_times_change_little(chance, model):
+    out = simulate(model, always(chance), tokens=TOKENS, seed=2, noise=0.1)
+    assert out.window <= 1.07
+    assert out.probes <= 0.02
+    assert out.speed >= 0.9, f"the best fixed width is {out.best}"
+
+
+def test_short_sessions_of_one_decoder_learn_as_one_long_session():
+    short = simulate(Model(0.05, 0.1), always(0.8), tokens=1920, seed=3, sessions=30)
+    priors = [record.event.prior for record in short.records if isinstance(record.event, SessionOpened)]
+    assert priors[0] is None and all(prior is not None for prior in priors[1:])
+    assert short.speed >= 0.95
+    dull = simulate(Model(0.3, 0.3), always(0.0), tokens=1920, seed=3, sessions=30)
+    assert dull.probes <= 0.02 and dull.speed >= 0.95
+
+
+def test_a_log_with_a_prior_is_decided_the_same_from_itself_alone():
+    out = simulate(Model(0.1, 0.2, 0.2), turning(0.9, 0.1, 200), tokens=600, seed=4, noise=0.2, sessions=3)
+    for session in range(3):
+        log = [record for record in out.records if record.session == session]
+        assert redrive(log) == log
+        assert not law_violations(log)
+    forgotten = [
+        attrs.evolve(record, event=attrs.evolve(record.event, prior=None)) if isinstance(record.event, SessionOpened) else record
+        for record in log
+    ]
+    with pytest.raises(ReplayDiverged):
+        redrive(forgotten)  # what was known decided something
+
+
+def decoded(drafts, tokens=400, **costs):
+    runtime = ScriptedRuntime(hash_target(1, 100), drafts=drafts, costs=Costs(**costs))
+    records = []
+    with Decoder(runtime, observers=[records.append], clock=runtime.clock) as decoder:
+        decoder.generate((1, 2, 3), max_tokens=tokens)
+    return records
+
+
+def test_the_events_tell_why_rounds_are_serial_and_which_drafts_are_probes():
+    records = decoded(constant(0), forward=100_000, step=50_000)
+    reasons = [record.event.reason for record in records if isinstance(record.event, SpanRefused)]
+    assert reasons[:3] == ["measuring", "not_paying", "cool_down"] or reasons[:4] == ["measuring", "measuring", "not_paying", "cool_down"]
+    probes = [record.event for record in records if isinstance(record.event, DraftOffered) and record.event.probe]
+    counter = RoundCounter()
+    for record in records:
+        counter.feed(record.event)
+    figures = counter.figures()
+    assert figures.probes == len(probes) > 0
+    assert set(figures.refusals) >= {"measuring", "not_paying", "cool_down"}
+    assert sum(figures.refusals.values()) == sum(isinstance(record.event, SerialDecoded) for record in records)
+    assert 50 * len(probes) <= fold(records).stats.forwards
+
+
+def test_the_wait_between_probes_grows_while_they_fail():
+    records = decoded(constant(0), tokens=3000, forward=100_000, row=20_000, step=50_000)
+    places = [record.event.at for record in records if isinstance(record.event, DraftOffered) and record.event.probe]
+    waits = [later - earlier for earlier, later in pairwise(places)]
+    assert min(waits) >= 50 and max(waits) >= 2 * waits[0]
+
+
+def test_where_nothing_costs_anything_the_widest_draft_is_found():
+    records = decoded(oracle())
+    assert {record.event.limit for record in records[40:] if isinstance(record.event, DraftOffered)} >= {8}
+
+
+def test_one_wild_round_stops_nothing():
+    pace = first_pace(8)
+    pace = after_serial(pace, 100, 1, 0)
+    for forward in range(2, 60):
+        cost = 13_000 if forward == 40 else 130
+        width = pace.width
+        pace = after_span(pace, width, width, False, width + 1, cost, forward, 0) if width else after_serial(pace, 100, forward, 0)
+        assert not pace.off
+    assert pace.chosen == 8 and max(pace.costs) < 150
+
+
+@pytest.mark.parametrize("first", [100, 10_000])
+def test_a_slow_first_round_of_a_kind_does_not_count(first):
+    pace = after_serial(first_pace(4), first, 1, 0)
+    pace = after_span(pace, 2, 1, True, 2, 13_000, 2, 0)
+    pace = after_span(pace, 2, 1, True, 2, 130, 3, 0)
+    assert pace.costs[2] == 130 and pace.serial == min(first, 130) and not pace.off
+
+
+def test_a_commit_that_was_cut_short_is_no_rejection():
+    pace = after_serial(first_pace(4), 100, 1, 0)
+    cut = after_span(pace, 2, 0, False, 0, 130, 2, 0)  # cancelled before its first token
+    assert cut.seen == pace.seen and cut.debt == pace.debt
+    stopped = after_span(pace, 2, 1, False, 1, 130, 2, 0)
+    assert stopped.seen == (1, 0, 0, 0) and stopped.chances[0] > ONE * 3 // 4
+    rejected = after_span(pace, 2, 1, True, 2, 130, 2, 0)
+    assert rejected.seen == (1, 1, 0, 0) and rejected.chances[1] < rejected.chances[0]
+
+
+def test_a_draft_wider_than_the_policy_asks_for_or_a_wrong_probe_is_refused():
+    records = decoded(noisy(1, 0.8), tokens=60, forward=90_000, row=10_000, step=10_000)
+    at = next(at for at, record in enumerate(records) if isinstance(record.event, DraftOffered))
+    state = fold(records[:at])
+    for changes in ({"limit": 3}, {"probe": True}):
+        with pytest.raises(IllegalEvent, match="not what the policy asks for"):
+            reduce(state, attrs.evolve(records[at].event, **changes))
+
+
+def test_a_prior_and_a_policy_must_fit():
+    opened = decoded(oracle(), tokens=2)[0].event
+    from spanfold.engine import NEW
+
+    assert reduce(NEW, opened).pace == first_pace(8)
+    for changes, problem in (
+        ({"rules": 1}, "no policy 'auto'"),
+        ({"prior": first_pace(4)}, "prior.most"),
+        ({"policy": Policy(width=3), "prior": first_pace(3)}, "a prior is for"),
+    ):
+        with pytest.raises(IllegalEvent, match=problem):
+            reduce(NEW, attrs.evolve(opened, **changes))
+
+
+def test_unusable_policies_are_refused_by_name():
+    with pytest.raises(ConfigError, match=r"Policy\.width must be from 1 to 64 for kind 'auto', not 0"):
+        Policy(kind="auto", width=0)
+    with pytest.raises(ConfigError, match=r"Policy\.kind must be one of fixed, auto"):
+        Policy(kind="wide")
+    with pytest.raises(ConfigError, match="policy must be 'auto', a number of tokens"):
+        Decoder(ScriptedRuntime(hash_target()), policy="automatic")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"costs": (1, 2)},
+        {"seen": (0,)},
+        {"chosen": 5},
+        {"width": 5},
+        {"chances": (ONE + 1, 0, 0, 0)},
+        {"fails": 9},
+        {"off": True, "width": 1},
+        {"reason": "tired"},
+    ],
+)
+def test_a_pace_that_cannot_be_is_refused(changes):
+    with pytest.raises(ConfigError, match="Pace"):
+        attrs.evolve(first_pace(4), **changes)
