@@ -2,7 +2,7 @@
 
     python tools/mutants.py [--jobs 2] [--only rules.py] [--sample 0.2] [--list] [--show 17]
 
-What is mutated: rules.py, reducer.py and the handlers behind it, transitions.py, positions.py and round.py, each by its syntax
+What is mutated: rules.py, adaptive.py, reducer.py and the handlers behind it, transitions.py, positions.py and round.py, each by its syntax
 tree (comparisons, boolean and arithmetic operators, constants by one, conditions, removed statements, yields of events left out,
 swapped arguments). Nothing on disk changes: a mutant replaces its module in a forked process, which then runs the kill set in order
 of speed and stops at the first failure. A mutant that hangs counts as killed.
@@ -34,7 +34,7 @@ from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TARGETS = ("positions.py", "rules.py", "transitions.py", "checks.py", "reducer.py", "on_session.py", "on_round.py", "round.py")
+TARGETS = ("positions.py", "rules.py", "adaptive.py", "transitions.py", "checks.py", "reducer.py", "on_session.py", "on_round.py", "round.py")
 
 #: In order of speed, each with the CPU seconds after which a mutant counts as hanging; the last are for what the first let through.
 KILL_SET = (
@@ -45,6 +45,7 @@ KILL_SET = (
         "tests/engine/test_contract.py",
         "tests/engine/test_reducer.py",
         "tests/engine/test_survivors.py",
+        "tests/engine/test_adaptive.py",
     ),
     (40, "tests/cases"),
     (60, "tests/laws/test_laws.py"),

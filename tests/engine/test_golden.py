@@ -53,6 +53,9 @@ def seen(state):
         "failed": state.failed.call if state.failed is not None else None,
         "finish": state.finish.reason if state.finish is not None else None,
     }
+    if state.pace is not None:
+        pace = state.pace
+        shown["pace"] = f"{pace.width} {pace.chosen} gain {pace.gain} debt {pace.debt} chances {pace.chances} costs {pace.costs}"
     plain = "phase position primed surplus offer_limit committed cut cut_detail refused drafting_off held"
     return shown | {name: getattr(state, name) for name in plain.split()}
 

@@ -3,8 +3,8 @@
 import attrs
 from harness import Bench
 
-from spanfold.backends.scripted import Fault, adversarial, invalid, list_target, listed, noisy, oracle, short, surplus
-from spanfold.engine import Committed, DecodeFailed, DraftOffered, DraftRestored, Policy, Record, SpanRefused, SpanVerified
+from spanfold.backends.scripted import Costs, Fault, adversarial, invalid, list_target, listed, noisy, oracle, short, surplus
+from spanfold.engine import Committed, Decoder, DecodeFailed, DraftOffered, DraftRestored, Policy, Record, SpanRefused, SpanVerified
 
 PROMPT = (1, 2, 3)
 
@@ -205,7 +205,30 @@ def logs():
     made["configure"] = _configure_fails()
     for cut in (1, 2, 3, 4, 5, 6, 7, 8, 9, 12):
         made[f"resumed {cut}"] = _resumed(cut)
+    paid = _auto(oracle(), row=5, step=10)
+    made["auto, paying"] = _log(paid, max_tokens=60)
+    made["auto, from a prior"] = _later(paid)
+    made["auto, not paying"] = _log(_auto(adversarial(), row=200, step=500), max_tokens=130)
+    made["auto, as it goes"] = _log(_auto(noisy(5, 0.7), row=100, step=150), max_tokens=90)
+    made["auto, cancelled"] = _log(bench := _auto(noisy(1, 0.9), row=5, step=10), cancel=_once_after(SpanVerified, bench, 3), max_tokens=40)
+    made["auto, resumed"] = _resumed(20, _auto(noisy(1, 0.8), row=5, step=10), costs=Costs(forward=995, row=5, step=10))
     return made
+
+
+def _auto(drafts, **costs):
+    """A bench with the policy ``auto`` on a runtime whose forwards cost 1000 for one row."""
+    costs = Costs(forward=1000 - costs["row"], **costs)
+    bench = Bench(policy="auto", drafts=drafts, costs=costs)
+    bench.decoder = Decoder(bench.runtime, observers=(bench.record,), clock=bench.runtime.clock)
+    return bench
+
+
+def _later(bench):
+    """The next session of a bench, numbered as the first of another log."""
+    session = bench.decoder.open(PROMPT, max_tokens=20)
+    drain(session)
+    session.close()
+    return renumbered([record.event for record in bench.logs[session.id]])
 
 
 def _log_closed(steps):

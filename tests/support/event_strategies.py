@@ -9,6 +9,7 @@ from typing import Any, Literal, Union
 import attrs
 from hypothesis import strategies as st
 
+from spanfold.engine.adaptive import Pace, after_serial, after_span, first_pace
 from spanfold.engine.events import EVENT_TYPES, Record, SessionFinished
 from spanfold.engine.values import Limits, Policy, Sampling
 
@@ -50,8 +51,10 @@ def of_class(cls: type) -> st.SearchStrategy[Any]:
     fields = {field.name: of_type(hints[field.name], field.name) for field in attrs.fields(cls)}
     if cls is Limits:
         return st.builds(Limits, max_tokens=st.none() | st.integers(50, LARGEST), min_tokens=st.integers(0, 50))
+    if cls is Pace:
+        return paces
     if cls is Policy:
-        fields |= {"width": st.integers(5, 1024), "min_draft": st.integers(1, 5)}
+        fields |= {"width": st.integers(5, 64), "min_draft": st.integers(1, 5)}
     if cls is Sampling:
         fields["temperature"] = st.just(0.0)
     if cls is SessionFinished:
@@ -62,5 +65,20 @@ def of_class(cls: type) -> st.SearchStrategy[Any]:
     return st.builds(cls, **fields)
 
 
+@st.composite
+def _paces(draw: st.DrawFn) -> Pace:
+    """Paces that sessions come to: whatever the rounds were, with costs as large as a trace can hold."""
+    pace = first_pace(draw(st.integers(1, 5)))
+    for forward in range(1, draw(st.integers(1, 60))):
+        cost = draw(st.sampled_from([0, 1, 100, 150, 1000, 2**40]))
+        if pace.width:
+            accepted = draw(st.integers(0, pace.width))
+            pace = after_span(pace, pace.width, accepted, accepted < pace.width, min(accepted + 1, pace.width), cost, forward, 0)
+        else:
+            pace = after_serial(pace, cost, forward, 0)
+    return pace
+
+
+paces = _paces()
 events = st.one_of([of_class(cls) for cls in EVENT_TYPES])
 records = st.builds(Record, seq=st.integers(0, LARGEST), session=st.integers(0, LARGEST), at_ns=st.integers(0, 2**70), event=events)

@@ -1,8 +1,9 @@
-"""The golden traces of version 1: whatever this engine becomes, it reads them, and decides them as they were decided."""
+"""The golden traces of every version: whatever this engine becomes, it reads them, and decides them as they were decided."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +11,17 @@ from pathlib import Path
 import pytest
 
 from spanfold.engine import EVENT_TYPES, Record, fold, redrive, state_violations
+from spanfold.engine.errors import TraceError
 from spanfold.engine.trace import TraceReader, encode_record
+from spanfold.engine.trace.header import FORMAT_VERSION
 
-GOLDEN = Path(__file__).parent / "golden"
-SUMS = dict(reversed(line.split("  ")) for line in (GOLDEN / "SHA256SUMS").read_text(encoding="ascii").splitlines())
+HERE = Path(__file__).parent
+FOLDERS = {"golden": 1, "golden-2": 2}  # folder -> version of the format
+SUMS = {
+    f"{folder}/{name}": digest
+    for folder in FOLDERS
+    for digest, name in (line.split("  ") for line in (HERE / folder / "SHA256SUMS").read_text(encoding="ascii").splitlines())
+}
 TORN = {"torn.jsonl": 2}
 
 
@@ -25,16 +33,20 @@ def sessions(records: list[Record]) -> dict[int, list[Record]]:
 
 
 def test_the_golden_traces_are_the_ones_that_were_recorded():
-    assert {path.name for path in GOLDEN.iterdir()} == {*SUMS, "SHA256SUMS"}
+    for folder, version in FOLDERS.items():
+        here = {name.partition("/")[2] for name in SUMS if name.startswith(f"{folder}/")}
+        assert {path.name for path in (HERE / folder).iterdir()} == {*here, "SHA256SUMS"}
+        assert json.loads((HERE / folder / "accepted.jsonl").read_bytes().splitlines()[0])["version"] == version
+    assert max(FOLDERS.values()) == FORMAT_VERSION
     for name, digest in SUMS.items():
-        assert hashlib.sha256((GOLDEN / name).read_bytes()).hexdigest() == digest, f"{name} was changed: a new format is a new version"
+        assert hashlib.sha256((HERE / name).read_bytes()).hexdigest() == digest, f"{name} was changed: a new format is a new version"
 
 
 @pytest.mark.parametrize("name", SUMS)
 def test_a_golden_trace_reads_folds_and_redrives(name: str):
-    reader = TraceReader(GOLDEN / name)
+    reader = TraceReader(HERE / name)
     records = list(reader)
-    assert records and len(reader.torn) == TORN.get(name, 0)
+    assert records and len(reader.torn) == TORN.get(Path(name).name, 0)
     assert all(segment.closed != (segment.torn is not None) for segment in reader.segments)
     for log in sessions(records).values():
         state = fold(log)
@@ -42,14 +54,27 @@ def test_a_golden_trace_reads_folds_and_redrives(name: str):
         assert list(redrive(log)) == log
 
 
-@pytest.mark.parametrize("name", [name for name in SUMS if name not in ("torn.jsonl", "compressed.jsonl.gz")])
+@pytest.mark.parametrize("name", [name for name in SUMS if "golden-2" in name and "torn" not in name and "gz" not in name])
 def test_records_are_still_written_as_they_were(name: str):
-    lines = (GOLDEN / name).read_bytes().splitlines(keepends=True)
-    assert [encode_record(record) for record in TraceReader(GOLDEN / name)] == lines[1:-1]
+    lines = (HERE / name).read_bytes().splitlines(keepends=True)
+    assert [encode_record(record) for record in TraceReader(HERE / name)] == lines[1:-1]
+
+
+@pytest.mark.parametrize(("kind", "event"), [("SessionOpened", {"prior": None}), ("DraftOffered", {"probe": False})])
+def test_a_trace_of_version_1_that_holds_what_it_had_not_is_refused(kind: str, event: dict[str, object], tmp_path: Path):
+    lines = (HERE / "golden" / "accepted.jsonl").read_bytes().splitlines()
+    at = next(at for at, line in enumerate(lines) if json.loads(line).get("type") == kind)
+    wrong = json.loads(lines[at])
+    wrong["event"].update(event)
+    lines[at] = json.dumps(wrong, separators=(",", ":")).encode()
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    with pytest.raises(TraceError, match=f"version 1 has no field '{next(iter(event))}'"):
+        list(TraceReader(path))
 
 
 def test_together_they_hold_every_type_of_event_and_every_reason():
-    records = [record for name in SUMS for record in TraceReader(GOLDEN / name)]
+    records = [record for name in SUMS for record in TraceReader(HERE / name)]
     assert {type(record.event) for record in records} == set(EVENT_TYPES)
     finished = {record.event.reason for record in records if type(record.event).__name__ == "SessionFinished"}
     assert finished == {"stop_token", "stop_text", "stop_when", "length", "cancelled", "closed", "failed"}
