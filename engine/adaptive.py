@@ -195,11 +195,9 @@ def after_serial(pace: Pace, cost: int, forwards: int, draft_ns: int) -> Pace:
 def after_span(pace: Pace, drafted: int, accepted: int, rejected: bool, committed: int, cost: int, forwards: int, draft_ns: int) -> Pace:
     """A span was settled.
 
-    Args:
-        drafted, accepted, committed: tokens. A commit that was cut short has judged no draft beyond it.
-        rejected: whether a correction took the place of the next draft.
-        cost: of verify and settle; that of the draft is what ``draft_ns``, the account's, has grown by.
-        forwards: the account's.
+    ``drafted``, ``accepted`` and ``committed`` are tokens; a commit that was cut short has judged no draft beyond it. ``rejected``
+    says whether a correction took the place of the next draft. ``cost`` is that of verify and settle; that of the draft is what
+    ``draft_ns``, the account's, has grown by. ``forwards`` is the account's too.
     """
     cost = cost + draft_ns - pace.draft_ns or 1
     serial, count, usual = pace.serial, pace.samples[drafted], pace.costs[drafted]

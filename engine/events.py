@@ -13,8 +13,8 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from attrs import field
 
-from .errors import ConfigError
 from .adaptive import Pace
+from .errors import ConfigError
 from .values import (
     DraftInfo,
     Limits,

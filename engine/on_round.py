@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .adaptive import Pace, after_serial, after_span
 from .checks import broken_off, check_choosable, check_running, check_vocabulary, discard, expect, one_more_per_depth, refuse
 from .events import (
     CheckpointRetired,
@@ -17,7 +18,6 @@ from .events import (
     SpanVerified,
     Trimmed,
 )
-from .adaptive import Pace, after_serial, after_span
 from .positions import boundary_position, matched_length
 from .state import Phase, SessionState, evolve_state, evolve_stats
 

@@ -95,7 +95,9 @@ def on_resumed(state: SessionState, event: SessionResumed, to: Phase) -> Session
         drafting_off=False,
         held=False,
         # The runtime may be another one: what the old one cost says nothing.
-        pace=None if state.policy.kind != "auto" or event.draft is None else first_pace(min(state.policy.width, event.draft.depth), state.stats.draft_ns),
+        pace=None
+        if state.policy.kind != "auto" or event.draft is None
+        else first_pace(min(state.policy.width, event.draft.depth), state.stats.draft_ns),
         stats=broken_off(state) if state.phase in ("prefilled", "serial", "verified", "failing") else state.stats,
     )
 

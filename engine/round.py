@@ -166,7 +166,13 @@ def _obtain_draft(state: SessionState, limit: int) -> Script[SessionState]:
         return (yield DraftFailed(origin=origin, error=answer.error, message=answer.message))
     tokens, invalid = screen(answer.tokens, state.runtime.vocabulary)
     state = yield DraftOffered(
-        limit=limit, tokens=tokens, origin=origin, at=len(state.canonical), invalid=invalid, cost_ns=answer.cost_ns or 0, probe=state.pace is not None and state.pace.probe
+        limit=limit,
+        tokens=tokens,
+        origin=origin,
+        at=len(state.canonical),
+        invalid=invalid,
+        cost_ns=answer.cost_ns or 0,
+        probe=state.pace is not None and state.pace.probe,
     )
     if invalid:
         state = yield DraftDiscarded(count=invalid, reason="invalid")

@@ -286,6 +286,8 @@ class Policy:
 
     def __attrs_post_init__(self) -> None:
         if self.kind == "auto" and not 1 <= self.width <= WIDEST:
-            raise ConfigError(f"Policy.width must be from 1 to {WIDEST} for kind 'auto', not {self.width}: a fixed width of 0 drafts nothing")
+            raise ConfigError(
+                f"Policy.width must be from 1 to {WIDEST} for kind 'auto', not {self.width}: a fixed width of 0 drafts nothing"
+            )
         if self.width and self.min_draft > self.width:
             raise ConfigError(f"Policy.min_draft ({self.min_draft}) must not exceed Policy.width ({self.width})")

@@ -34,7 +34,17 @@ from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TARGETS = ("positions.py", "rules.py", "adaptive.py", "transitions.py", "checks.py", "reducer.py", "on_session.py", "on_round.py", "round.py")
+TARGETS = (
+    "positions.py",
+    "rules.py",
+    "adaptive.py",
+    "transitions.py",
+    "checks.py",
+    "reducer.py",
+    "on_session.py",
+    "on_round.py",
+    "round.py",
+)
 
 #: In order of speed, each with the CPU seconds after which a mutant counts as hanging; the last are for what the first let through.
 KILL_SET = (

@@ -62,7 +62,9 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--model", metavar="DIR", help="a Hugging Face directory (default: the backend's own model)")
     one.add_argument("--backend", default="torch", metavar="NAME", help="what runs the model: see `spanfold backends` (default: torch)")
     one.add_argument("--max-tokens", type=_count(0), default=256, metavar="N", help="most tokens to generate (default: 256)")
-    one.add_argument("--max-draft", type=_width, metavar="K", help="tokens to draft per span: a number, or auto for as many as pay (default: auto)")
+    one.add_argument(
+        "--max-draft", type=_width, metavar="K", help="tokens to draft per span: a number, or auto for as many as pay (default: auto)"
+    )
     one.add_argument("--no-speculation", action="store_true", help="one target forward per token")
     one.add_argument("--prompt-lookup", action="store_true", help="draft from what stands earlier in the text, not from the model's head")
     one.add_argument("--device", metavar="NAME", help="where the model runs, cpu or cuda for example (default: the backend's choice)")

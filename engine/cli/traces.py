@@ -12,8 +12,8 @@ from ..positions import boundary_position
 from ..reducer import reduce
 from ..replay.check import CheckReport, FileCheck, check
 from ..replay.plain import plain
-from ..replay.sessions import Router, SessionKey, iter_sessions, listed
 from ..replay.rounds import RoundFigures
+from ..replay.sessions import Router, SessionKey, iter_sessions, listed
 from ..replay.stats import Account, TraceStats, trace_stats
 from ..state import NEW, SessionState
 from ..trace import TraceReader, Unknown, record_to_dict

@@ -98,7 +98,9 @@ def rerun(records: Iterable[Record], runtime: Runtime, *, bound: float | None = 
     compared = 0
     with Decoder(
         runtime,
-        policy=attrs.evolve(opened.policy, kind=opened.policy.kind if width else "fixed", width=width, min_draft=min(opened.policy.min_draft, max(width, 1))),
+        policy=attrs.evolve(
+            opened.policy, kind=opened.policy.kind if width else "fixed", width=width, min_draft=min(opened.policy.min_draft, max(width, 1))
+        ),
         source=source,
         observers=(observe,),
         extras=Extras(margins=margins),

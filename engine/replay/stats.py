@@ -2,8 +2,9 @@
 
 ``AcceptanceRecord`` is the neutral per-request record that other tools read: the fields of AIPerf's SpecDecodeAcceptanceRecord,
 under their own names. Its words in ours: a *spec step* is a span, *draft tokens* are verified drafts, *completion tokens* are the
-tokens committed in the turn, ``num_spec_tokens`` is the policy's width (the widest, for ``auto``), and ``mean_acceptance_length`` is 1 + accepted / spans
-(which counts a correction or bonus token for every span, also one whose commit was cut; ``acceptance_length`` does not).
+tokens committed in the turn, ``num_spec_tokens`` is the policy's width (for ``auto``: the widest), and ``mean_acceptance_length``
+is 1 + accepted / spans (which counts a correction or bonus token for every span, also one whose commit was cut;
+``acceptance_length`` does not).
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ __all__ = ["UPCASTS", "Upcast", "format_version", "upcast"]
 
 Upcast: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 
+
 def _from_1(line: dict[str, Any]) -> dict[str, Any]:
     """Version 2 brought the policy ``auto``: ``SessionOpened.prior`` and ``DraftOffered.probe``."""
     if line["kind"] == "header":

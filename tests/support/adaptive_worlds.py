@@ -61,8 +61,6 @@ class Clocked(ScriptedRuntime):
         return round(cost * factor * (50 if chance(self._calls, 2) < 1 / 200 else 1))
 
 
-
-
 def drafted(acceptance, seed):
     """Drafts that are right with the probability ``acceptance(index, depth)``, decided by a hash of the seed and the index."""
 
@@ -159,9 +157,7 @@ def simulate(model, acceptance, *, tokens, seed=0, noise=0.0, sessions=1):
     rounds = rounds_of(records)
     spent = sum(model.cost(one.width) for one in rounds)
     prompts = [PROMPT + 200 * session for session in range(sessions)]
-    fixed = {
-        width: sum(fixed_time(model, acceptance, seed, each, width, prompt) for prompt in prompts) for width in range(WIDEST + 1)
-    }
+    fixed = {width: sum(fixed_time(model, acceptance, seed, each, width, prompt) for prompt in prompts) for width in range(WIDEST + 1)}
     best = min(fixed, key=fixed.get)
     return Outcome(
         speed=fixed[best] / spent,

@@ -4,7 +4,7 @@ import attrs
 from harness import Bench
 
 from spanfold.backends.scripted import Costs, Fault, adversarial, invalid, list_target, listed, noisy, oracle, short, surplus
-from spanfold.engine import Committed, Decoder, DecodeFailed, DraftOffered, DraftRestored, Policy, Record, SpanRefused, SpanVerified
+from spanfold.engine import Committed, DecodeFailed, Decoder, DraftOffered, DraftRestored, Policy, Record, SpanRefused, SpanVerified
 
 PROMPT = (1, 2, 3)
 
