@@ -104,8 +104,9 @@ def test_each_piece_of_text_is_written_when_its_token_is_delivered(monkeypatch: 
 
 
 def test_json_is_one_object_with_the_documented_keys(cli: Cli):
-    got = cli.json()
-    assert got.keys() == {"tokens", "text", "finish_reason", "limit", "stats"}
+    got = cli.json("--max-draft", "3")
+    assert got.keys() == {"tokens", "text", "finish_reason", "limit", "stats", "rounds"}
+    assert got["rounds"].keys() == {"widths", "width_changes", "probes", "refusals"}
     assert got["stats"].keys() == STATS
     assert got["text"] == RECITED and got["tokens"][-1] == END and bytes(got["tokens"][:-1]).decode() == RECITED
     assert (got["finish_reason"], got["limit"]) == ("stop_token", None)
@@ -132,13 +133,13 @@ def test_case_2_9_max_tokens_counts_output_alone(cli: Cli):
 def test_every_way_to_draft_gives_the_same_tokens(cli: Cli):
     plain = cli.json("--no-speculation")
     assert plain["stats"]["forwards"] == len(plain["tokens"])
-    for args in ([], ["--max-draft", "1"], ["--max-draft", "8"], ["--prompt-lookup"]):
+    for args in ([], ["--max-draft", "auto"], ["--max-draft", "1"], ["--max-draft", "8"], ["--prompt-lookup"]):
         assert cli.json(*args)["tokens"] == plain["tokens"]
 
 
 def test_prompt_lookup_drafts_from_the_text_itself(cli: Cli):
     cli.install(lambda options: ScriptedRuntime(RecitingTarget(b"tick tock " * 20), stop_tokens=(END,), head=False))
-    got = cli.json("--prompt-lookup", "--max-tokens", "100")
+    got = cli.json("--prompt-lookup", "--max-tokens", "100", "--max-draft", "8")
     assert got["stats"]["accepted"] > 20
     assert got["text"] == ("tick tock " * 20)[:100]
 
@@ -167,7 +168,7 @@ def test_the_prompt_can_be_piped_in(cli: Cli, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_events_are_printed_as_they_happen_and_the_text_follows(cli: Cli):
-    assert cli("generate", "hi", "--backend", "scripted", "--events", "--max-tokens", "9") == 0
+    assert cli("generate", "hi", "--backend", "scripted", "--events", "--max-tokens", "9", "--max-draft", "3") == 0
     events, text = cli.out.split("\n\n")[:2]
     names = [line.split()[1] for line in events.splitlines()]
     assert names[:4] == ["SessionOpened", "Prefilled", "Committed", "DraftOffered"] and names[-1] == "SessionDropped"

@@ -12,7 +12,8 @@ from spanfold.engine.trace import TraceReader, TraceWriter, decode_record, encod
 @pytest.fixture
 def trace(tmp_path):
     path = tmp_path / "run.jsonl"
-    assert main(["generate", "hello", "--backend", "scripted", "--max-tokens", "40", "--trace", str(path), "--json"]) == 0
+    arguments = ["generate", "hello", "--backend", "scripted", "--max-tokens", "40", "--max-draft", "3", "--trace", str(path), "--json"]
+    assert main(arguments) == 0
     return path
 
 
@@ -124,6 +125,8 @@ def test_stats_are_those_of_the_run(trace, run):
     assert turn["acceptance"]["num_accepted_draft_tokens"] == total["accepted"]
     code, out, _ = run("stats", trace)
     assert "40 tokens from" in out
+    assert stats["rounds"]["probes"] == 0 and set(stats["rounds"]["widths"]) <= {"1", "2", "3"}
+    assert "drafts asked for (width:drafts)" in out
 
 
 def test_replay_on_a_live_model_compares_tokens(trace, run):

@@ -94,7 +94,8 @@ class World:
 
     def bench(self, **changes):
         """A fresh runtime and decoder."""
-        options = {"policy": self.policy, "source": self.source, **self.runtime, **changes}
+        decoder = {"clock": lambda: 0, **changes.pop("decoder", {})}  # the policy auto decides by costs: no real ones
+        options = {"policy": self.policy, "source": self.source, "decoder": decoder, **self.runtime, **changes}
         return Bench(scores(self.best, self.vocabulary), vocabulary=self.vocabulary, context_length=self.context, **options)
 
 
@@ -107,6 +108,8 @@ def worlds(draw):
     context = draw(st.integers(len(prompt), len(prompt) + 24))
     depth = draw(st.integers(1, 5))
     width = draw(st.integers(0, depth))
+    kind = draw(st.sampled_from(["fixed", "auto"])) if width else "fixed"
+    cost = st.sampled_from([0, 1, 7, 100, 3000])
     max_tokens = draw(st.one_of(st.none(), st.integers(0, 20)))
     stops = st.lists(ids, max_size=vocabulary - 1, unique=True).map(tuple)
     return World(
@@ -128,8 +131,10 @@ def worlds(draw):
             "backlog": draw(st.sampled_from([1, 2, 64])),
             "early_exit": draw(st.booleans()),
             "stop_tokens": draw(stops),
+            "costs": scripted.Costs(forward=draw(cost), row=draw(cost), draft=draw(cost), step=draw(cost), settle=draw(cost)),
         },
         policy=Policy(
+            kind=kind,
             width=width,
             min_draft=draw(st.integers(1, max(width, 1))),
             prefill_chunk=draw(st.sampled_from([1, 2, 512])),
