@@ -22,8 +22,15 @@ LOGS = corpus.logs()
 #: Nothing in the trace says a second time what these hold: they are measured, or words for people, or facts about the runtime that no
 #: decision looks at. Every change that the format allows goes unnoticed.
 NEVER = {
-    *("Record.at_ns", "Prefilled.cost_ns", "DraftOffered.cost_ns", "SpanVerified.cost_ns", "SerialDecoded.cost_ns"),
-    *("Trimmed.cost_ns", "CheckpointRetired.cost_ns", "Prefilled.margin", "Prefilled.logprob", "SerialDecoded.margin"),
+    *(
+        "Record.at_ns",
+        "Prefilled.cost_ns",
+        "Trimmed.cost_ns",
+        "CheckpointRetired.cost_ns",
+        "Prefilled.margin",
+        "Prefilled.logprob",
+        "SerialDecoded.margin",
+    ),
     *("SerialDecoded.logprob", "SpanVerified.margins", "SpanVerified.logprobs", "DraftFailed.error", "DraftFailed.message"),
     *("RuntimeFailed.message", "SessionOpened.sampling.seed", "Extended.sampling.seed"),
     *(f"{kind}.runtime.{name}" for kind in ("SessionOpened", "SessionResumed") for name in ("backend", "model", "device", "dtype")),
@@ -43,7 +50,9 @@ SOMETIMES = {
     *("SessionOpened.prompt", "Extended.tokens", "SessionOpened.limits.max_tokens", "SessionOpened.stops.tokens", "Extended.stops.tokens"),
     *("SessionOpened.stops.texts", "SessionOpened.stops.ignore_eos", "Extended.stops.ignore_eos"),
     *("SessionOpened.policy.width", "SessionOpened.policy.min_draft", "SessionOpened.policy.prefill_chunk"),
-    "SessionOpened.policy.give_up_after",
+    *("SessionOpened.policy.give_up_after", "SessionOpened.policy.kind", "SessionOpened.rules", "SessionResumed.rules"),
+    # what the policy auto decides by: inputs that made no difference
+    *("SessionOpened.prior", "DraftOffered.cost_ns", "SpanVerified.cost_ns", "SerialDecoded.cost_ns"),
     # what the runtime and the draft source said of themselves
     *(f"{kind}.draft" for kind in ("SessionOpened", "SessionResumed")),
     *(f"{kind}.draft.{name}" for kind in ("SessionOpened", "SessionResumed") for name in ("origin", "depth", "context_length")),
@@ -67,6 +76,7 @@ def tried():
         state = NEW
         for at, record in enumerate(log):
             for path, mutated in mutations(record):
+                path = "SessionOpened.prior" if path.startswith("SessionOpened.prior.") else path  # one input, of many numbers
                 found.setdefault(path, Counter())[noticed_by(log, at, mutated, state)] += 1
             state = reduce(state, record.event)
     return found

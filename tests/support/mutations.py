@@ -8,8 +8,10 @@ redrive (the round decides something else).
 import json
 
 from spanfold.engine import IllegalEvent, fold
+from spanfold.engine.adaptive import first_pace
 from spanfold.engine.errors import TraceError
 from spanfold.engine.replay import Replayer, check_records
+from spanfold.engine.replay.plain import plain
 from spanfold.engine.trace import record_from_dict, record_to_dict
 
 WORDS = {
@@ -17,6 +19,7 @@ WORDS = {
     "source": ("prefill", "serial", "span"),
     "verdict": ("none", "accepted", "rejected"),
     "cause": ("span", "failure", "rewind", "cancel"),
+    "kind": ("fixed", "auto"),
     "origin": ("mtp", "prompt_lookup", "grammar"),
     "call": ("open", "configure", "prefill", "serial", "span", "settle", "reset", "drop"),
     "rollback": ("crop", "checkpoint", "none"),
@@ -56,6 +59,8 @@ def scalars(kind, name, value):
         return [[0.5]]
     if value is None and name == "detail":
         return ["x"]
+    if value is None and name == "prior":
+        return [plain(first_pace(3))]
     if value is None and name == "draft":
         return [{"origin": "mtp", "layers": 1, "depth": 3, "context_length": 64}]
     raise AssertionError(f"no other value for {kind}.{name}: {value!r}")
