@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
-import adaptive_worlds as worlds
+import adaptive_worlds as worlds  # pyright: ignore[reportMissingImports]
 
 ACCEPTANCES = ((0.0, 0.0), (0.3, 0.3), (0.5, 0.5), (0.7, 0.7), (0.9, 0.9), (0.3, 0.8), (0.9, 0.0))
 MODELS = (
