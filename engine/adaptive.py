@@ -164,8 +164,12 @@ def first_pace(most: int, draft_ns: int = 0) -> Pace:
 
 
 def carried(pace: Pace, forwards: int) -> Pace:
-    """What a session of ``forwards`` forwards leaves to the next one, which goes on as if it were the same."""
-    return _evolve(pace, forwards=pace.forwards + forwards, draft_ns=0)
+    """What a session of ``forwards`` forwards leaves to the next one, which goes on as if it were the same.
+
+    What was collected goes into the estimates: it is recorded as a prior, and packed counts are no integers for a trace.
+    """
+    known = _renewed(pace, *_collected(pace), pace.accepted, pace.judged)
+    return _evolve(pace, forwards=pace.forwards + forwards, draft_ns=0, **known)
 
 
 # -- after a round -----------------------------------------------------------------------------------------------------
@@ -321,13 +325,24 @@ def _trusted(costs: tuple[int, ...], samples: tuple[int, ...]) -> int:
 
 def _learned(pace: Pace, drafted: int, cost: int, accepted: int, judged: int) -> dict[str, Any]:
     """The estimates after the rounds that were collected and one more, of ``drafted`` drafts; the counts include it."""
+    costs, samples = _collected(pace)
+    costs[drafted] = _smoothed(costs[drafted], cost, samples[drafted])
+    samples[drafted] = min(samples[drafted] + 1, COST_MEMORY)
+    return _renewed(pace, costs, samples, accepted, judged)
+
+
+def _collected(pace: Pace) -> tuple[list[int], list[int]]:
+    """Costs and samples with the rounds that were collected."""
     costs, samples = list(pace.costs), list(pace.samples)
     if pace.rounds:
         usual = costs[pace.chosen]
         costs[pace.chosen] += (pace.spent - pace.rounds * usual) // max(COST_MEMORY, pace.rounds)
         samples[pace.chosen] = min(samples[pace.chosen] + pace.rounds, COST_MEMORY)
-    costs[drafted] = _smoothed(costs[drafted], cost, samples[drafted])
-    samples[drafted] = min(samples[drafted] + 1, COST_MEMORY)
+    return costs, samples
+
+
+def _renewed(pace: Pace, costs: list[int], samples: list[int], accepted: int, judged: int) -> dict[str, Any]:
+    """The estimates with these costs and the drafts counted in ``accepted`` and ``judged``; nothing is collected any more."""
     chances, seen = list(pace.chances), list(pace.seen)
     before, depth = FIRST_CHANCE, 0
     while judged:

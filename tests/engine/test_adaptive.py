@@ -1,5 +1,6 @@
 """The adaptive width: what it guarantees under a grid of costs and acceptance ratios, and what its estimates do."""
 
+import json
 from itertools import pairwise
 
 import attrs
@@ -20,10 +21,11 @@ from spanfold.engine import (
     fold,
     redrive,
 )
-from spanfold.engine.adaptive import ONE, after_serial, after_span, first_pace
+from spanfold.engine.adaptive import ONE, after_serial, after_span, carried, first_pace
 from spanfold.engine.reducer import reduce
 from spanfold.engine.replay.laws import law_violations
 from spanfold.engine.replay.rounds import RoundCounter
+from spanfold.engine.trace.codec import record_from_dict, record_to_dict
 
 MODELS = (
     Model(0.02, 0.05),
@@ -94,6 +96,24 @@ def test_a_log_with_a_prior_is_decided_the_same_from_itself_alone():
     ]
     with pytest.raises(ReplayDiverged):
         redrive(forgotten)  # what was known decided something
+
+
+@pytest.mark.parametrize("most", [1, 8, 64])
+def test_a_prior_can_be_recorded_at_any_moment(most):
+    """A trace holds integers below 2**53. The counts of wide drafts are packed into larger ones, so they may not be carried on."""
+    opened = decoded(oracle(), tokens=2)[0]
+    pace, widest = first_pace(most), 0
+    for forwards in range(1, 300):
+        if pace.width:
+            width = widest = max(pace.width, widest)
+            pace = after_span(pace, pace.width, pace.width, False, pace.width + 1, 1000 + width, forwards, pace.draft_ns + 10 * width)
+        else:
+            pace = after_serial(pace, 100_000, forwards, pace.draft_ns)
+        prior = carried(pace, forwards)
+        record = attrs.evolve(opened, event=attrs.evolve(opened.event, policy=Policy(kind="auto", width=most), prior=prior))
+        assert record_from_dict(json.loads(json.dumps(record_to_dict(record)))) == record
+        assert prior.chosen == pace.chosen and prior.accepted == prior.judged == prior.rounds == 0
+    assert widest == most
 
 
 def decoded(drafts, tokens=400, **costs):
