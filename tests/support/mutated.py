@@ -8,9 +8,15 @@ from spanfold.engine.errors import TraceError
 from spanfold.engine.events import Record, SessionDropped
 from spanfold.engine.trace import TraceReader, TraceWriter, Unknown, encode_record
 from spanfold.engine.trace.lines import parse_line
+from spanfold.engine.trace.versions import UPCASTS, upcast
 
-GOLDEN = Path(__file__).parents[1] / "trace" / "golden"
-SEEDS = {name: (GOLDEN / f"{name}.jsonl").read_bytes() for name in ("accepted", "cut-stop-text", "failures-open", "torn", "redacted")}
+TRACES = Path(__file__).parents[1] / "trace"
+#: Traces of every version of the format.
+SEEDS = {
+    f"{folder} {name}": (TRACES / folder / f"{name}.jsonl").read_bytes()
+    for folder in ("golden", "golden-2")
+    for name in ("accepted", "cut-stop-text", "failures-open", "torn", "redacted")
+}
 
 #: What a mutation puts in the place of a value, or between two bytes.
 PIECES = (
@@ -89,6 +95,17 @@ def _lines(draw, content):
     return b"".join(lines)
 
 
+def _said(line):
+    """What a line says: as it stands, and as a line of an older version brought up to this one."""
+    said = []
+    try:
+        said.append(parse_line(line))
+        said.extend(upcast(said[0], version, UPCASTS) for version in UPCASTS)
+    except TraceError:
+        pass
+    return said
+
+
 def check_reading(content, path):
     """Whatever the bytes: records or a TraceError, nothing else; nothing made up; lenient reading shows at least as much."""
     path.write_bytes(content)
@@ -101,16 +118,11 @@ def check_reading(content, path):
         refused = error
         assert str(error).isprintable() or "\\" in repr(str(error))
         assert error.line is not None or not content
-    lines = []
-    for line in content.split(b"\n"):
-        try:
-            lines.append(parse_line(line))
-        except TraceError:
-            continue
+    lines = [said for line in content.split(b"\n") if (said := _said(line))]
     at = 0
     for record in strict:  # in order, each from a line of its own that says just that
         shown = parse_line(encode_record(record))
-        at = lines.index(shown, at) + 1
+        at = next(place for place in range(at, len(lines)) if shown in lines[place]) + 1
     shown = []
     try:
         shown = list(reader.lenient())
