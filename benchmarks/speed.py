@@ -156,11 +156,14 @@ def shipped() -> list[str]:
 def measured(args: argparse.Namespace, cache: Path) -> Report:
     dtypes = args.dtype or ["float32", "bfloat16"]
     plans = [plan_of(args, model, dtype) for model in args.model or shipped() for dtype in (dtypes if model != "scripted" else dtypes[:1])]
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None  # before the first plan: later it is our own
     results: list[Result] = []
     versions: dict[str, str] = {}
     for plan in plans:
         store = Store(cache / "runs" / f"{plan.key}.jsonl", args.resume)
         say(f"{plan.model}, {plan.dtype}")
+        if load is not None and store.get("load") is None:
+            store.put({"load": load}, "load")
         try:
             Measurement(plan, store, cache, say).run()
         except KeyboardInterrupt:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 import time
@@ -49,8 +48,6 @@ class Measurement:
     def run(self) -> None:
         """Carry out the plan, as far as the time allows."""
         began = time.monotonic()
-        if hasattr(os, "getloadavg") and self.store.get("load") is None:
-            self.store.put({"load": os.getloadavg()[0]}, "load")
         try:
             self._start()
             until = time.monotonic() + self.plan.minutes * 60  # exports and loading happen once, and take what they take

@@ -448,6 +448,7 @@ def test_the_command_runs_on_the_scripted_model_writes_json_and_prints_it_again(
     assert [one.label for one in result.settings] == ["serial", "k=1", "k=2", "k=3", "k=4", "default"]
     assert all((one.ties, one.differs) == (0, 0) for one in result.settings)
     assert set(result.rows_ms) == {"1", "2", "3", "4", "5"}
+    assert result.notes[0].startswith("load average of the machine before the run: ")
     assert whole.command == "python benchmarks/speed.py --model scripted --quick --threads 1 --tokens 24 --out found --page page.md"
     assert "== scripted, float32, 1 thread: 3 prompts" in done.stdout
     assert (tmp_path / "page.md").read_text(encoding="utf-8").startswith("# Benchmarks")
