@@ -55,12 +55,12 @@ KILL_SET = (
         "tests/engine/test_contract.py",
         "tests/engine/test_reducer.py",
         "tests/engine/test_survivors.py",
-        "tests/engine/test_adaptive.py",
     ),
     (40, "tests/cases"),
     (60, "tests/laws/test_laws.py"),
     (60, "tests/laws/test_small_scope.py", "-k", "rollback or cancel"),
     (60, "tests/laws/test_machine.py"),
+    (120, "tests/engine/test_adaptive.py"),
 )
 TIMEOUT_S = 600
 BAR = 0.95
