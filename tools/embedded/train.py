@@ -40,9 +40,11 @@ from torch import Tensor
 from torch.nn import functional
 
 SEED: Final = 20261202
-BATCH: Final = 8
-HEAD_BATCH: Final = 4  # windows of a batch that the head learns from in the first stage
-STEPS: Final = 1200  # 1.6 times the corpus
+BATCH: Final = 16
+WINDOW: Final = 256  # tokens of a window; the last steps of the first stage, and the second, take pairs of them, CONTEXT tokens
+LONG_FROM: Final = 0.8  # share of the first stage after which windows are CONTEXT tokens long
+HEAD_SHARE: Final = 8  # one of so many windows of a batch is what the head learns from in the first stage
+STEPS: Final = 2600  # 3.5 times the corpus
 HEAD_STEPS: Final = 400
 OWN_WINDOWS: Final = 640  # windows of the trunk's own text
 OWN_BATCH: Final = 64
@@ -54,7 +56,10 @@ GRAM: Final = 8
 
 
 def windows(texts: Iterable[str], tokenizer: Any) -> Tensor:
-    """``[windows, CONTEXT + 1]``: every file's tokens, files one after another with the end token between them."""
+    """``[windows, CONTEXT + 1]``: every file's tokens, files one after another with the end token between them.
+
+    A window shares its last token with the next one's first.
+    """
     stream: list[int] = []
     for text in texts:
         stream += tokenizer(text, verbose=False)["input_ids"] + [tokenizer.eos_token_id]
@@ -96,20 +101,29 @@ class Optimizer:
             part.load_state_dict(state)
 
 
-def head_loss(model: Any, head: MtpHead, hidden: Tensor, logits: Tensor, ids: Tensor) -> tuple[Tensor, list[float]]:
+def trunk_forward(model: Any, batch: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Loss over the batch, hidden states ``[windows, length, width]`` and logits ``[windows, length, vocabulary]``."""
+    with torch.autocast("cpu", torch.bfloat16):
+        hidden = model.model(input_ids=batch[:, :-1], use_cache=False).last_hidden_state
+        logits = model.lm_head(hidden)
+    return functional.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten()), hidden, logits
+
+
+def head_loss(model: Any, head: MtpHead, hidden: Tensor, logits: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
     """Distillation loss over the steps of a draft, and the share of places where the first 1, 2 ... steps all agree."""
-    loss = hidden.new_zeros((), dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        steps = chain(model, head, hidden, ids)
+        scored = [functional.linear(z, model.model.embed_tokens.weight.detach()) for z in steps]
+    loss = torch.zeros(())
     together: Tensor | None = None
-    agreement: list[float] = []
-    output = model.model.embed_tokens.weight.detach()
-    for step, z in enumerate(chain(model, head, hidden, ids), start=1):
-        teacher = logits.detach()[:, step : step + z.shape[1]].float()
-        scores = functional.linear(z, output).float()
-        loss = loss - STEP_WEIGHTS[step - 1] * (teacher.softmax(-1) * scores.log_softmax(-1)).sum(-1).mean()
+    agreement: list[Tensor] = []
+    for step, scores in enumerate(scored, start=1):
+        teacher = logits[:, step : step + scores.shape[1]].float()
+        loss = loss - STEP_WEIGHTS[step - 1] * (teacher.softmax(-1) * scores.float().log_softmax(-1)).sum(-1).mean()
         same = scores.argmax(-1) == teacher.argmax(-1)
         together = same if together is None else together & same
-        agreement.append(float(together.float().mean()))
-    return loss, agreement
+        agreement.append(together.float().mean())
+    return loss, torch.stack(agreement)
 
 
 def distinct_share(tokens: list[int]) -> float:
@@ -137,13 +151,16 @@ def own_text(model: Any, prompts: Tensor, generator: torch.Generator) -> Tensor:
 class Run:
     """The training as a whole: data, parts, log and checkpoints."""
 
-    def __init__(self, out: Path, with_head: bool) -> None:
+    def __init__(self, out: Path, with_head: bool, compiled: bool) -> None:
         torch.manual_seed(SEED)
         self.out, self.with_head = out, with_head
+        self._trunk: Any = torch.compile(trunk_forward, dynamic=False) if compiled else trunk_forward
+        self._head_loss: Any = torch.compile(head_loss, dynamic=False) if compiled else head_loss
         found = corpus.collect()
         texts = [found.train[name] for name in sorted(found.train)]
         self.tokenizer = bpe.train(texts)
         self.train = windows(texts, self.tokenizer)
+        self.held_out = windows(found.held_out.values(), self.tokenizer)
         self.model, self.head = fresh(len(self.tokenizer), self.tokenizer.eos_token_id)
         self.trunk_optimizer = Optimizer(self.model.named_parameters())
         self.head_optimizer = Optimizer(self.head.named_parameters())
@@ -184,6 +201,11 @@ class Run:
             ("head_optimizer", self.head_optimizer),
         )
 
+    @torch.no_grad()
+    def held_out_loss(self) -> float:
+        """Nats per token over the first held-out windows."""
+        return round(float(trunk_forward(self.model, self.held_out[:32])[0]), 4)
+
     def _loop(self, first: int, last: int, step: Callable[[int], dict[str, Any]]) -> None:
         began, at_start = time.monotonic(), self.done
         while self.done < last:
@@ -196,21 +218,24 @@ class Run:
 
     def together(self, steps: int) -> None:
         """The first stage."""
-        order = torch.cat([torch.randperm(len(self.train), generator=torch.Generator().manual_seed(SEED + epoch)) for epoch in range(9)])
+        pairs = BATCH * WINDOW // CONTEXT  # CONTEXT-token windows of a step, cut into WINDOW-token ones at first
+        epochs = steps * pairs // len(self.train) + 1
+        order = torch.cat([torch.randperm(len(self.train), generator=torch.Generator().manual_seed(SEED + one)) for one in range(epochs)])
 
         def step(at: int) -> dict[str, Any]:
-            batch = self.train[order[at * BATCH : (at + 1) * BATCH]]
-            with torch.autocast("cpu", torch.bfloat16):
-                hidden = self.model.model(input_ids=batch[:, :-1], use_cache=False).last_hidden_state
-                logits = self.model.lm_head(hidden)
-                loss = functional.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
-                loss.backward()
-                facts: dict[str, Any] = {"loss": round(float(loss.detach()), 4)}
-                if self.with_head:
-                    half = slice(0, HEAD_BATCH)
-                    second, agreement = head_loss(self.model, self.head, hidden[half], logits[half], batch[half, :-1])
-                    second.backward()
-                    facts |= {"head_loss": round(float(second.detach()), 4), "agreement": [round(one, 4) for one in agreement]}
+            batch = self.train[order[at * pairs : (at + 1) * pairs]]
+            if at < LONG_FROM * steps:
+                batch = torch.cat([batch[:, : WINDOW + 1], batch[:, WINDOW:]])
+            taught = slice(0, len(batch) // HEAD_SHARE)
+            loss, hidden, logits = self._trunk(self.model, batch)
+            loss.backward()
+            facts: dict[str, Any] = {"loss": round(float(loss.detach()), 4)}
+            if self.with_head:
+                second, agreement = self._head_loss(self.model, self.head, hidden[taught].detach(), logits[taught].detach(), batch[taught, :-1])
+                second.backward()
+                facts |= {"head_loss": round(float(second.detach()), 4), "agreement": [round(one, 4) for one in agreement.tolist()]}
+            if (at + 1) % 250 == 0:
+                facts["held_out"] = self.held_out_loss()
             self.trunk_optimizer.step(rate(at, steps))
             if self.with_head:
                 self.head_optimizer.step(rate(at, steps + 1))
@@ -224,22 +249,20 @@ class Run:
         own = self._own(own_windows)
         data = torch.cat([own, self.train])
         generator = torch.Generator().manual_seed(SEED + 100)
-        half = BATCH // 2
+        half = BATCH * WINDOW // CONTEXT // 2
         picks = torch.cat(
             [torch.randint(len(own), (steps, half), generator=generator), len(own) + torch.randint(len(self.train), (steps, half), generator=generator)],
             dim=1,
         )
 
         def step(at: int) -> dict[str, Any]:
-            batch = data[picks[at]][:, :-1]
-            with torch.autocast("cpu", torch.bfloat16):
-                with torch.no_grad():
-                    hidden = self.model.model(input_ids=batch, use_cache=False).last_hidden_state
-                    logits = self.model.lm_head(hidden)
-                loss, agreement = head_loss(self.model, self.head, hidden, logits, batch)
-                loss.backward()
+            batch = data[picks[at]]
+            with torch.no_grad():
+                _, hidden, logits = self._trunk(self.model, batch)
+            loss, agreement = self._head_loss(self.model, self.head, hidden, logits, batch[:, :-1])
+            loss.backward()
             self.head_optimizer.step(0.5 * rate(at, steps))
-            return {"head_loss": round(float(loss.detach()), 4), "agreement": [round(one, 4) for one in agreement]}
+            return {"head_loss": round(float(loss.detach()), 4), "agreement": [round(one, 4) for one in agreement.tolist()]}
 
         self._loop(first, first + steps, step)
 
@@ -265,9 +288,10 @@ def main() -> None:
     parser.add_argument("--own-windows", type=int, default=OWN_WINDOWS)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--without-head", action="store_true")
+    parser.add_argument("--eager", action="store_true", help="without torch.compile, which needs a C++ compiler")
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
-    run = Run(asked.out, not asked.without_head)
+    run = Run(asked.out, not asked.without_head, not asked.eager)
     run.restore()
     run.together(asked.steps)
     if run.with_head:
