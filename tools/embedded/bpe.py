@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
@@ -17,7 +17,7 @@ PIECES: Final = r" ?[A-Za-z]+| ?[0-9]| ?[^\sA-Za-z0-9]+|\n+| {2,}|\s"
 INDENTATIONS: Final = tuple(" " * width for width in range(4, 33, 4))
 
 
-def train(texts: Iterable[str], vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:
+def train(texts: Iterable[str], vocabulary: int = VOCABULARY) -> Any:
     """A transformers tokenizer over ``vocabulary`` ids; ``END`` is id 0, the indentations of 4, 8 ... 32 spaces follow."""
     tokenizer = Tokenizer(BPE())
     split = pre_tokenizers.Split(Regex(PIECES), "isolated")
@@ -30,6 +30,4 @@ def train(texts: Iterable[str], vocabulary: int = VOCABULARY) -> PreTrainedToken
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token=END, clean_up_tokenization_spaces=False, model_max_length=512
-    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, clean_up_tokenization_spaces=False, model_max_length=512)

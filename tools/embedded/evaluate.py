@@ -15,16 +15,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import bpe
-import corpus
 import numpy as np
+import stdlib_text
 import torch
 from ngram import ORDER, KneserNey
-from spanfold.backends.torch import TorchRuntime
-from spanfold.engine import Decoder, Policy
-from spanfold.engine.events import Record, SpanVerified
 from torch.nn import functional
 from train import distinct_share
 from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from spanfold.backends.torch import TorchRuntime
+from spanfold.engine import Decoder, Policy
+from spanfold.engine.events import Record, SpanVerified
 
 TOKENS: Final = 96
 DEPTHS: Final = 4
@@ -60,14 +61,14 @@ def bits_per_byte(folder: Path) -> dict[str, Any]:
     """The trunk and the 5-gram model on the held-out files."""
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    found = corpus.collect()
+    found = stdlib_text.collect()
     held_out = stream(found.held_out, tokenizer)
     octets = sum(len(text.encode()) for text in found.held_out.values())
     grams = KneserNey(np.array(stream(found.train, tokenizer)), len(tokenizer))
     nats = trunk_nats(model, held_out)
     gram_nats = float(-np.log(grams.probabilities(np.array(held_out))).sum())
     return {
-        "corpus": found.digest,
+        "text": found.digest,
         "held_out_files": len(found.held_out),
         "held_out_bytes": octets,
         "trunk": round(nats / math.log(2) / octets, 4),
@@ -115,7 +116,8 @@ def acceptance(folder: Path, prompts: list[str]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--prompts", type=Path, default=Path(__file__).with_name("prompts.json"))
     parser.add_argument("--skip-text", action="store_true", help="acceptance alone")

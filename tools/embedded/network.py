@@ -10,11 +10,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 import torch
-from spanfold.backends.torch.head import MtpHead
 from torch import Tensor
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+from spanfold.backends.torch.head import MtpHead
 
 __all__ = ["CONTEXT", "DEPTH", "chain", "fresh"]
 

@@ -42,11 +42,20 @@ class KneserNey:
     def _table(self, grams: Ints, counts: Ints) -> dict[str, Any]:
         ones, twos, threes, fours = (max(int((counts == n).sum()), 1) for n in (1, 2, 3, 4))
         y = ones / (ones + 2 * twos)
-        discounts = np.clip([0.0, 1 - 2 * y * twos / ones, 2 - 3 * y * threes / twos, 3 - 4 * y * fours / threes], 0.0, None)
+        own = [1 - 2 * y * twos / ones, 2 - 3 * y * threes / twos, 3 - 4 * y * fours / threes]
+        # Within reason also where a text is too small for such estimates: no probability may become 0 or negative.
+        discounts = np.array([0.0, *(min(max(one, 0.05), count - 0.05) for count, one in enumerate(own, start=1))])
         contexts, starts = np.unique(grams // self.vocabulary, return_index=True)
         totals = np.add.reduceat(counts, starts)
         held_back = np.add.reduceat(discounts[np.minimum(counts, 3)], starts)
-        return {"grams": grams, "counts": counts, "discounts": discounts, "contexts": contexts, "totals": totals, "back": held_back / totals}
+        return {
+            "grams": grams,
+            "counts": counts,
+            "discounts": discounts,
+            "contexts": contexts,
+            "totals": totals,
+            "back": held_back / totals,
+        }
 
     def probabilities(self, tokens: Ints) -> Floats:
         """``[len - ORDER + 1]``: the probability of every token from the fifth on, given the four before it."""

@@ -8,7 +8,7 @@ Two stages, seeds fixed; a run that was stopped goes on from its last checkpoint
 1. **Together.** The trunk learns the next token. The head learns, in the same steps, the trunk's own distribution at every
    step of a draft (cross-entropy against its softmax: what a draft must hit is the trunk's choice, not the text). Nothing
    flows from the head into the trunk, so the trunk is the one that training without a head gives, bit for bit
-   (``--without-head`` trains that one; tests/models compares the two).
+   (``--without-head`` trains that one; the tests compare the two).
 2. **Head alone**, the trunk frozen, on text that the trunk writes itself as well as on the corpus: when the model decodes,
    the head sees the trunk's own text.
 
@@ -32,12 +32,13 @@ if "MALLOC_TRIM_THRESHOLD_" not in os.environ and sys.platform == "linux" and __
     os.execv(sys.executable, [sys.executable, *sys.argv])
 
 import bpe
-import corpus
+import stdlib_text
 import torch
-from network import CONTEXT, DEPTH, chain, fresh
-from spanfold.backends.torch.head import MtpHead
+from network import CONTEXT, chain, fresh
 from torch import Tensor
 from torch.nn import functional
+
+from spanfold.backends.torch.head import MtpHead
 
 SEED: Final = 20261202
 BATCH: Final = 16
@@ -87,6 +88,7 @@ class Optimizer:
         )
 
     def step(self, share: float) -> None:
+        """One step at this share of the full learning rates."""
         for part, full in self._parts:
             for group in part.param_groups:
                 group["lr"] = full * share
@@ -94,9 +96,11 @@ class Optimizer:
             part.zero_grad(set_to_none=True)
 
     def state_dict(self) -> list[dict[str, Any]]:
+        """Both parts' states."""
         return [part.state_dict() for part, _ in self._parts]
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
+        """Take what ``state_dict`` gave."""
         for (part, _), state in zip(self._parts, states, strict=True):
             part.load_state_dict(state)
 
@@ -115,13 +119,13 @@ def head_loss(model: Any, head: MtpHead, hidden: Tensor, logits: Tensor, ids: Te
         steps = chain(model, head, hidden, ids)
         scored = [functional.linear(z, model.model.embed_tokens.weight.detach()) for z in steps]
     loss = torch.zeros(())
-    together: Tensor | None = None
+    together = torch.ones((), dtype=torch.bool)
     agreement: list[Tensor] = []
     for step, scores in enumerate(scored, start=1):
         teacher = logits[:, step : step + scores.shape[1]].float()
         loss = loss - STEP_WEIGHTS[step - 1] * (teacher.softmax(-1) * scores.float().log_softmax(-1)).sum(-1).mean()
         same = scores.argmax(-1) == teacher.argmax(-1)
-        together = same if together is None else together & same
+        together = together & same
         agreement.append(together.float().mean())
     return loss, torch.stack(agreement)
 
@@ -156,7 +160,7 @@ class Run:
         self.out, self.with_head = out, with_head
         self._trunk: Any = torch.compile(trunk_forward, dynamic=False) if compiled else trunk_forward
         self._head_loss: Any = torch.compile(head_loss, dynamic=False) if compiled else head_loss
-        found = corpus.collect()
+        found = stdlib_text.collect()
         texts = [found.train[name] for name in sorted(found.train)]
         self.tokenizer = bpe.train(texts)
         self.train = windows(texts, self.tokenizer)
@@ -168,24 +172,27 @@ class Run:
         out.mkdir(parents=True, exist_ok=True)
         self.say(
             windows=len(self.train),
-            corpus=found.digest,
+            text=found.digest,
             trunk=sum(one.numel() for one in self.model.parameters()),
             head=sum(one.numel() for one in self.head.parameters()),
         )
 
     def say(self, **facts: Any) -> None:
+        """Print and keep a line of the log."""
         line = json.dumps(facts)
         print(line, flush=True)
         with (self.out / "log.jsonl").open("a") as file:
             file.write(line + "\n")
 
     def save(self) -> None:
+        """Write the checkpoint, whole or not at all."""
         parts: dict[str, Any] = {name: part.state_dict() for name, part in self._parts()}
         partial = self.out / "checkpoint.partial"
         torch.save({"done": self.done, **parts}, partial)
         partial.replace(self.out / "checkpoint.pt")
 
     def restore(self) -> None:
+        """Go on from the checkpoint, if there is one."""
         if (self.out / "checkpoint.pt").exists():
             saved = torch.load(self.out / "checkpoint.pt", weights_only=True)
             self.done = saved["done"]
@@ -231,7 +238,9 @@ class Run:
             loss.backward()
             facts: dict[str, Any] = {"loss": round(float(loss.detach()), 4)}
             if self.with_head:
-                second, agreement = self._head_loss(self.model, self.head, hidden[taught].detach(), logits[taught].detach(), batch[taught, :-1])
+                second, agreement = self._head_loss(
+                    self.model, self.head, hidden[taught].detach(), logits[taught].detach(), batch[taught, :-1]
+                )
                 second.backward()
                 facts |= {"head_loss": round(float(second.detach()), 4), "agreement": [round(one, 4) for one in agreement.tolist()]}
             if (at + 1) % 250 == 0:
@@ -250,10 +259,9 @@ class Run:
         data = torch.cat([own, self.train])
         generator = torch.Generator().manual_seed(SEED + 100)
         half = BATCH * WINDOW // CONTEXT // 2
-        picks = torch.cat(
-            [torch.randint(len(own), (steps, half), generator=generator), len(own) + torch.randint(len(self.train), (steps, half), generator=generator)],
-            dim=1,
-        )
+        written = torch.randint(len(own), (steps, half), generator=generator)
+        read = len(own) + torch.randint(len(self.train), (steps, half), generator=generator)
+        picks = torch.cat([written, read], dim=1)
 
         def step(at: int) -> dict[str, Any]:
             batch = data[picks[at]]
@@ -281,7 +289,8 @@ class Run:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--head-steps", type=int, default=HEAD_STEPS)

@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 #: Folders of tables, generated text or test data, and copies of the library in another dialect.
-LEFT_OUT: Final = frozenset({"site-packages", "dist-packages", "__pycache__", "encodings", "pydoc_data", "lib2to3", "test", "tests", "idle_test"})
+LEFT_OUT: Final = frozenset(
+    {"site-packages", "dist-packages", "__pycache__", "encodings", "pydoc_data", "lib2to3", "test", "tests", "idle_test"}
+)
 HELD_OUT_OF: Final = 16  # one file in so many
 GROUP: Final = 4  # lines that make up a line group
 NEAR: Final = 0.05
 LARGEST: Final = 200_000  # bytes; larger files are mostly tables
 
 
-class Corpus(NamedTuple):
+class Division(NamedTuple):
     """Texts by path, and a digest of them all."""
 
     train: dict[str, str]
@@ -47,7 +49,7 @@ def _groups(text: str) -> set[int]:
     return {hash("\n".join(lines[at : at + GROUP])) for at in range(len(lines) - GROUP + 1)}
 
 
-def collect(root: Path | None = None) -> Corpus:
+def collect(root: Path | None = None) -> Division:
     """Read the standard library (or ``root``) and divide it."""
     texts = dict(_files(root or Path(sysconfig.get_path("stdlib"))))
     chosen = {name for name in texts if int(hashlib.sha256(name.encode()).hexdigest(), 16) % HELD_OUT_OF == 0}
@@ -55,7 +57,7 @@ def collect(root: Path | None = None) -> Corpus:
     known: set[int] = set().union(*map(_groups, train.values()))
     near = tuple(name for name in sorted(chosen) if (own := _groups(texts[name])) and len(own & known) > NEAR * len(own))
     digest = hashlib.sha256("\0".join(f"{name}\0{text}" for name, text in sorted(texts.items())).encode()).hexdigest()
-    return Corpus(train, {name: texts[name] for name in sorted(chosen) if name not in near}, near, digest)
+    return Division(train, {name: texts[name] for name in sorted(chosen) if name not in near}, near, digest)
 
 
 if __name__ == "__main__":
