@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 EXTRAS ?= torch,cli,dev
-PROMPT ?= Describe cooking in detail.
+PROMPT ?= def read_lines(path):
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make run         install into $(VENV), assemble the demo model, generate (PROMPT=... for your own prompt)"
+	@echo "make run         install into $(VENV) and generate with the embedded model (PROMPT=... for your own prompt)"
 	@echo "make test        install into $(VENV), then ruff, pyright and the test suite"
 	@echo "make lint        ruff and pyright alone"
 	@echo "make wheel-test  build the wheel, install it alone into a clean environment, run the suite against it"

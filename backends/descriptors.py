@@ -43,6 +43,6 @@ TORCH = Backend(
     summary="transformers checkpoints with attention caches (Llama, Qwen2, Qwen3) and an MTP head in DeepSeek layout, on CPU or CUDA",
     extra="torch",
     needs=("torch", "transformers", "safetensors", "gguf"),
-    default_model="SmolLM2-135M-Instruct with an MTP head, assembled on first use",
+    default_model="pysource-2m, which continues Python source; smollm2-135m is the larger one, assembled on first use",
     open=_open_torch,
 )

@@ -46,12 +46,6 @@ DTYPES = ("float32", "bfloat16", "float16")
 PROMPTS = {"demo": "tests/torch/data/heldout_prompts.json", "embedded": "tools/embedded/prompts.json"}
 
 
-def embedded() -> Path | None:
-    """The directory of the model inside the package; None in a version without one."""
-    where = getattr(models, "embedded", None)
-    return None if where is None else where()
-
-
 def say(message: str) -> None:
     print(f"[{datetime.now():%H:%M:%S}] {message}", file=sys.stderr, flush=True)
 
@@ -94,10 +88,7 @@ def folder_of(model: str) -> tuple[str, str, str]:
     if model == "demo":
         return "SmolLM2-135M (demo)", "demo", str(models.assemble(progress=say))
     if model == "embedded":
-        ships = embedded()
-        if ships is None:
-            raise PlanError("--model embedded: this version ships no model inside the package")
-        return f"{getattr(models, 'EMBEDDED', ships.name)} (embedded)", "embedded", str(ships)
+        return f"{models.EMBEDDED} (embedded)", model, str(models.embedded())
     if not Path(model).is_dir():
         raise PlanError(f"--model {model!r} is neither a directory nor one of {', '.join(PROMPTS)}, scripted")
     return Path(model).resolve().name, "directory", str(Path(model).resolve())
@@ -148,14 +139,10 @@ def engine_overhead(quick: bool) -> Engine | None:
     return Engine(overhead_us_per_round=figures["overhead_us_per_round"], growth=figures["growth"])
 
 
-def shipped() -> list[str]:
-    """The models that are measured where none is named."""
-    return ["demo"] if embedded() is None else ["embedded", "demo"]
-
-
 def measured(args: argparse.Namespace, cache: Path) -> Report:
     dtypes = args.dtype or ["float32", "bfloat16"]
-    plans = [plan_of(args, model, dtype) for model in args.model or shipped() for dtype in (dtypes if model != "scripted" else dtypes[:1])]
+    models_asked = args.model or ["embedded", "demo"]
+    plans = [plan_of(args, model, dtype) for model in models_asked for dtype in (dtypes if model != "scripted" else dtypes[:1])]
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None  # before the first plan: later it is our own
     results: list[Result] = []
     versions: dict[str, str] = {}

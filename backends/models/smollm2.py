@@ -25,9 +25,12 @@ from .folder import Progress, build, damage
 from .trunk import dequantised
 from .wheel import check_digest, download, extract
 
-__all__ = ["CONFIG", "HEAD", "NAME", "WHEEL_VARIABLE", "assemble", "default_cache"]
+__all__ = ["CONFIG", "DEMO", "HEAD", "NAME", "WHEEL_VARIABLE", "assemble", "default_cache"]
 
+#: The folder's name; the last part changes with its contents.
 NAME: Final = "smollm2-135m-mtp-v1"
+#: Its name on the command line and in ``open_model``.
+DEMO: Final = "smollm2-135m"
 CACHE_VARIABLE: Final = "SPANFOLD_CACHE"
 WHEEL_VARIABLE: Final = "SPANFOLD_SMOLLM2_WHEEL"
 

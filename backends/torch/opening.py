@@ -1,4 +1,4 @@
-"""How the command line opens this backend: a runtime and its tokenizer, from a checkpoint or from the demo model."""
+"""How the command line opens this backend: a runtime and its tokenizer, from a checkpoint or one of the project's own models."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from attrs import frozen
 
 from ...engine.errors import ConfigError
+from ..models import DEMO, EMBEDDED, assemble, embedded
 from .runtime import TorchRuntime
 
 __all__ = ["Opened", "open_model"]
@@ -33,10 +34,11 @@ def open_model(
     drafting: bool = True,
     progress: Callable[[str], None] | None = None,
 ) -> Opened:
-    """Open a checkpoint, by default the demo model, which is assembled on first use.
+    """Open a checkpoint, by default the model that ships inside the package.
 
     Args:
-        model: directory or hub id; None: the demo model.
+        model: directory or hub id, or the name of one of the project's own models: ``pysource-2m`` (the default) or
+            ``smollm2-135m``, which is assembled on first use. A directory of such a name is opened as ``./NAME``.
         device: see ``TorchRuntime.from_pretrained``; None: ``cpu``.
         dtype: see there; None: ``float32``.
         drafting: False: the head is not loaded.
@@ -46,13 +48,14 @@ def open_model(
         ConfigError: in one line, whatever is wrong.
     """
     say = progress or _silent
-    if model is None:
-        from ..models import assemble
-
+    name = model
+    if model in (None, EMBEDDED):
+        name, model = EMBEDDED, str(embedded())
+    elif model == DEMO:
         model = str(assemble(progress=say))
     if not model:
         raise ConfigError("model must be a directory or a hub id, not an empty string")
     device, dtype = device or "cpu", dtype or "float32"
-    say(f"loading {model} on {device} in {dtype}")
-    runtime = TorchRuntime.from_pretrained(model, device=device, dtype=dtype, draft=drafting)
+    say(f"loading {name} on {device} in {dtype}")
+    runtime = TorchRuntime.from_pretrained(model, device=device, dtype=dtype, draft=drafting, name=name)
     return Opened(runtime, runtime.tokenizer)

@@ -150,6 +150,7 @@ class TorchRuntime:
         packed: bool | None = None,
         row_width: int | None = None,
         revision: str | None = None,
+        name: str | None = None,
     ) -> TorchRuntime:
         """Load a checkpoint: a Hugging Face directory, or the id of a repository on a hub (downloaded, then a directory).
 
@@ -170,6 +171,7 @@ class TorchRuntime:
             packed: see the class.
             row_width: see the class.
             revision: of a hub repository.
+            name: what ``info.model`` and so every trace says; default: ``model`` itself.
 
         Raises:
             ConfigError: an unusable checkpoint (a missing, renamed or misshapen tensor is named), device or dtype.
@@ -184,7 +186,7 @@ class TorchRuntime:
         return cls(
             loaded.model,
             head=loaded.head,
-            name=os.fspath(model),
+            name=name or os.fspath(model),
             tokenizer=loaded.tokenizer,
             context_length=context_length,
             draft_context_length=draft_context_length,

@@ -59,7 +59,11 @@ def parser() -> argparse.ArgumentParser:
         epilog="Exit codes: 0 done, 1 --compare found different tokens, 2 an error, 130 interrupted.",
     )
     one.add_argument("prompt", nargs="?", metavar="PROMPT", help="the prompt; without it, standard input is read")
-    one.add_argument("--model", metavar="DIR", help="a Hugging Face directory (default: the backend's own model)")
+    one.add_argument(
+        "--model",
+        metavar="DIR",
+        help="a Hugging Face directory, or a model of the backend's own (see spanfold backends)",
+    )
     one.add_argument("--backend", default="torch", metavar="NAME", help="what runs the model: see `spanfold backends` (default: torch)")
     one.add_argument("--max-tokens", type=_count(0), default=256, metavar="N", help="most tokens to generate (default: 256)")
     one.add_argument(

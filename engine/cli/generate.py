@@ -63,7 +63,7 @@ def _prompt(args: argparse.Namespace) -> str:
         prompt: str = args.prompt
     else:
         if sys.stdin is None or sys.stdin.isatty():
-            raise ConfigError("give a prompt: spanfold generate 'Why is the sky blue?' (or pipe one in)")
+            raise ConfigError("give a prompt: spanfold generate 'def read_lines(path):' (or pipe one in)")
         prompt = sys.stdin.buffer.read().decode("utf-8", "surrogateescape").removesuffix("\n")
     try:
         prompt.encode("utf-8")

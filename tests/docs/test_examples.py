@@ -59,16 +59,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def test_the_lines_of_the_readme_run_on_the_demo_model(one_thread: None):
-    from spanfold.backends.models import assemble
-    from spanfold.engine.errors import ConfigError
-
-    try:
-        assemble()
-    except ConfigError as error:
-        if "could not download" in str(error):
-            pytest.skip(f"the demo model is not here: {error}")
-        raise
+def test_the_lines_of_the_readme_run_on_the_embedded_model(one_thread: None):
     (code, _) = examples(ROOT / "README.md")[0]
     assert len([line for line in code.splitlines() if line]) <= 16
     [(out, _)] = run(ROOT / "README.md")
