@@ -81,7 +81,10 @@ class Norm:
 
 
 class Attention:
-    """Three ways to the same: rows ``[rows, heads, head_dim]`` over their keys, ``[rows, heads * head_dim]``."""
+    """Three ways to the same: rows ``[rows, heads, head_dim]`` over their keys, ``[rows, heads * head_dim]``.
+
+    For ``near`` and ``each`` the mask has the real rows only; padding, whose result nobody reads, gets the last one's.
+    """
 
     def __init__(self, config: Any, head_dim: int, scale: float) -> None:
         self._kv = int(config.num_key_value_heads)
@@ -89,13 +92,14 @@ class Attention:
         self._dim, self._scale = head_dim, scale
 
     def near(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """Each row a batch element, the heads of a group its queries. ``keys``: ``[rows, kv heads, length, head_dim]``."""
-        rows = queries.shape[0]
-        split = queries.view(rows, self._kv, self._group, self._dim)
-        return F.scaled_dot_product_attention(split, keys, values, attn_mask=mask, scale=self._scale).reshape(rows, -1)
+        """Each row a batch element, the heads of a group its queries. ``keys``: ``[real rows, kv heads, length, head_dim]``."""
+        rows, wanted = queries.shape[0], mask.shape[0]
+        split = queries[:wanted].view(wanted, self._kv, self._group, self._dim)
+        mixed = F.scaled_dot_product_attention(split, keys, values, attn_mask=mask, scale=self._scale).reshape(wanted, -1)
+        return mixed if rows == wanted else torch.cat([mixed, mixed[-1:].expand(rows - wanted, -1)])
 
     def each(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """Each row a call. ``keys``: ``[1, kv heads, length, head_dim]``; ``mask`` may lack the rows of the padding."""
+        """Each row a call. ``keys``: ``[1, kv heads, length, head_dim]``."""
         rows, wanted = queries.shape[0], mask.shape[0]
         split = queries.view(rows, self._kv, self._group, self._dim)
         mixed = [
@@ -249,11 +253,11 @@ class Stack:
         """
         wide = x.shape[0]
         way = self._way(wide)
-        window = cache.window(base, wide, wide if way == "near" else 1)
+        window = cache.window(base, wide, rows if way == "near" else 1)
         self._tables.reserve(base + wide + self._shift)
         turns = self._tables.turns(base + self._shift, wide)
         masked = self._tables.far if way == "far" else self._tables.near
-        mask = masked(base, rows if way == "each" else wide, window.length)
+        mask = masked(base, wide if way == "far" else rows, window.length)
         for layer, write, keys, values in zip(self.layers, window.write, window.keys, window.values, strict=False):
             x = layer(x, turns, write, keys, values, mask, way)
         x = self._norm(x)

@@ -1,9 +1,9 @@
 """Matrix products for few rows: weights in the layout in which the CPU reads them once.
 
 A decode step is bound by reading the weights. ``F.linear`` with 1 to 8 rows takes two to three times that time on a CPU, since its
-kernel lays each matrix out anew on every call; oneDNN's own layout, made once when the model is loaded, takes one. It also makes a
-row's result independent of how many rows are beside it (from two rows on in float32, from one in bfloat16), which no other
-product that was tried does. docs/explanation/torch-path.md has the numbers.
+kernel lays each matrix out anew on every call; oneDNN's own layout, made once when the model is loaded, takes far less. It also makes
+a row's result independent of how many rows are beside it (from two rows on), which no other product that was tried does.
+docs/explanation/torch-path.md has the numbers.
 
 The operators are those that ``torch.compile`` packs weights with. They are not a documented interface of torch, so whether
 they work here is tried out (``can_pack``), not assumed.

@@ -84,8 +84,8 @@ class TorchRuntime:
         packed: the decode path multiplies by copies of the weights in oneDNN's layout, which take their memory once more. False:
             by the model's own parameters (query, key and value, and gate and up, become views of one tensor each).
             None: where this torch can.
-        row_width: least rows of a forward of the decode path; shorter ones are padded. 1 is off. None: 2 with packed weights, from
-            where on the rows of a product do not depend on their number; else 1.
+        row_width: least rows of a forward of the decode path; shorter ones are padded. 1 is off. None: 4 with packed weights (from
+            two on the rows of a product do not depend on their number, and four are the fastest), else 1.
 
     Raises:
         ConfigError: a model or an argument that this backend cannot decode exactly, by name.

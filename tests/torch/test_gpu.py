@@ -24,16 +24,18 @@ PROMPT = (5, 17, 3, 40, 22, 9)
 BOUNDS = {"float32": 1e-2, "bfloat16": 1.0, "float16": 0.25}
 
 
-def loaded(family: str, dtype: str, folder: Path) -> TorchRuntime:
+def loaded(family: str, dtype: str, folder: Path, modules: bool | None = None) -> TorchRuntime:
     model = tiny_model(family)
     save_checkpoint(folder, model, head_tensors(tiny_head(model)))
-    return TorchRuntime.from_pretrained(folder, device="cuda", dtype=dtype)
+    return TorchRuntime.from_pretrained(folder, device="cuda", dtype=dtype, modules=modules)
 
 
+@pytest.mark.parametrize("modules", [None, False])
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_tokens_equal_transformers_own_greedy_generate(family: str, dtype: str, tmp_path: Path) -> None:
-    runtime = loaded(family, dtype, tmp_path)
+def test_tokens_equal_transformers_own_greedy_generate(family: str, dtype: str, modules: bool | None, tmp_path: Path) -> None:
+    """Also on the decode path, which is not the default there until it was measured."""
+    runtime = loaded(family, dtype, tmp_path, modules)
     assert runtime.info.device == "cuda:0" and runtime.info.dtype == dtype
     model: Any = runtime._model  # pyright: ignore[reportPrivateUsage]
     expected = greedy(model, PROMPT, 40)
