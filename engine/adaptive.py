@@ -131,6 +131,11 @@ class Pace:
     accepted: int = field(default=0, validator=integer(0))
     judged: int = field(default=0, validator=integer(0))
 
+    @property
+    def known(self) -> int:
+        """How many rounds the costs rest on."""
+        return sum(self.samples)
+
     def __attrs_post_init__(self) -> None:
         if max(self.width, self.chosen) > self.most:
             raise ConfigError(f"Pace.width ({self.width}) and Pace.chosen ({self.chosen}) must not exceed Pace.most ({self.most})")

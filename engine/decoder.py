@@ -26,9 +26,9 @@ from .drivers import Live
 from .errors import ConfigError, SessionClosed
 from .events import Record, SessionOpened, SessionResumed
 from .hooks import Cancel, Clock, Hooks, Observer, Observers, Recorder
+from .life import open_session, resume_session
 from .reducer import fold
 from .requests import Context
-from .round import open_session, resume_session
 from .rules import VERSION, masking
 from .runtime import NO_EXTRAS, Extras, Runtime
 from .session import Result, Session
@@ -145,7 +145,7 @@ class Decoder:
         self._clock = Clock.wall() if clock is None else Clock(clock)
         self._share = share_of(runtime)
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
-        self._pace: Pace | None = None  # what the session that ended last knew
+        self._paces: dict[int, Pace] = {}  # what sessions that ended knew, by their widest draft
         self._closed = False
 
     # -- the three ways to decode ------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class Decoder:
         chosen = self._policy if policy is None else _resolve_policy(policy, self._draft)
         turning = self.turning(options)
         drafting = chosen.width > 0 and self._source is not None
-        pace = self._pace
+        auto = drafting and chosen.kind == "auto"
         opened = SessionOpened(
             prompt=tokens,
             limits=turning.limits,
@@ -194,7 +194,7 @@ class Decoder:
             runtime=info,
             draft=self._draft if drafting else None,
             rules=VERSION,
-            prior=pace if drafting and pace is not None and chosen.kind == "auto" and self._draft_limit(chosen) == pace.most else None,
+            prior=self._paces.get(self._draft_limit(chosen)) if auto else None,
         )
         live = self._live(drafting, None)
         return self._begin(live, turning, lambda: live.run(open_session(opened, Context(session=live.session))))
@@ -250,9 +250,12 @@ class Decoder:
         self.close()
 
     def learn(self, state: SessionState) -> None:
-        """Keep what a session knows of costs and acceptance for the next one."""
-        if state.pace is not None:
-            self._pace = carried(state.pace, state.stats.forwards)
+        """Keep what a session knows of costs and acceptance for the next one, unless it knows much less than what is kept."""
+        if state.pace is None:
+            return
+        pace, kept = carried(state.pace, state.stats.forwards), self._paces.get(state.pace.most)
+        if kept is None or 2 * pace.known >= kept.known:  # half: a session forgets a little as it goes on
+            self._paces[pace.most] = pace
 
     # -- parts -------------------------------------------------------------------------------------------------------
 
@@ -380,7 +383,7 @@ def _resolve_source(source: SourceName | DraftSource, runtime: Runtime) -> tuple
 
 
 def _resolve_policy(policy: PolicyLike, draft: DraftInfo | None) -> Policy:
-    if policy == "auto":
+    if isinstance(policy, str) and policy == "auto":
         return Policy(kind="auto", width=min(_WIDEST_BY_DEFAULT, draft.depth)) if draft else Policy(width=0)
     if not isinstance(policy, Policy):
         if isinstance(policy, bool) or not isinstance(policy, int):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -1,4 +1,4 @@
-"""The live driver: connects the scripts of round.py to one session of one runtime.
+"""The live driver: connects the scripts of round.py and life.py to one session of one runtime.
 
 All effects are here: runtime calls, the clock, the caller's callbacks, observers and the recorder. It takes no decision
 about the decode; it turns whatever happens into the answers that a script understands, and remembers the exception that
@@ -16,9 +16,9 @@ from .drafting import Drafter, DraftSource
 from .errors import NotStarted, RuntimeContractError, described
 from .events import Event, Record, RuntimeFailed
 from .hooks import Clock, Hooks, Observers, Recorder
+from .life import drop_session
 from .reducer import reduce
 from .requests import AskDraft, AskStop, Configure, Context, Drop, Failed, Floor, Open, Poll, Reset, Script, StopVerdict
-from .round import drop_session
 from .runtime import Ask, Draft, Extras, Failure, Forward, Rows, Runtime, Settle, Settled
 from .sharing import Share, engine_activity
 from .state import NEW, SessionState

@@ -6,7 +6,7 @@ from .adaptive import Pace, first_pace
 from .checks import broken_off, check_vocabulary, expect, refuse
 from .events import Extended, Rewound, RuntimeFailed, SessionDropped, SessionFinished, SessionOpened, SessionResumed, SpanVerified
 from .positions import boundary_position
-from .rules import AUTO_SINCE, finish_due, masking, new_turn
+from .rules import AUTO_SINCE, finish_due, masking, new_turn, rewound_turn
 from .state import Phase, SessionState, evolve_state, evolve_stats
 from .tokens import TokenLog
 from .values import DraftInfo, Policy
@@ -47,7 +47,8 @@ def _pace(policy: Policy, draft: DraftInfo | None, prior: Pace | None, rules: in
     if prior is None:
         return first_pace(most)
     expect("prior.most", prior.most, most)
-    expect("prior.draft_ns", prior.draft_ns, 0)
+    for name in ("draft_ns", "rounds", "spent", "accepted", "judged"):  # what a session collects is not handed on
+        expect(f"prior.{name}", getattr(prior, name), 0)
     return prior
 
 
@@ -109,14 +110,11 @@ def on_rewound(state: SessionState, event: Rewound, to: Phase) -> SessionState:
     if length < 1:
         refuse(f"{event.count} tokens cannot be taken from {len(state.canonical)}: one must remain")
     expect("length", event.length, length)
-    turn = state.turn
-    if length < turn.start:
-        turn = new_turn(turn.number, length, turn.limits, turn.stops, turn.sampling, state.runtime)
     return evolve_state(
         state,
         phase=to,
         canonical=state.canonical.shortened(event.count),
-        turn=turn,
+        turn=rewound_turn(state, length),
         cut="none",
         cut_detail=None,
         finish=None,

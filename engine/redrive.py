@@ -1,4 +1,4 @@
-"""Redrive: run the real scripts of round.py against the recorded inputs of a log; the same events must come out.
+"""Redrive: run the real scripts of round.py and life.py against the recorded inputs of a log; the same events must come out.
 
 Everything that is not a pure function of the state is in the log, so every request of a script can be answered from the
 event that follows it there. What was decided (which event comes, its counts, its reasons) is computed again and compared.
@@ -24,10 +24,11 @@ from .events import (
     SessionResumed,
     SpanVerified,
 )
+from .life import conclude, drop_session, extend_session, open_session, resume_session, rewind_session
 from .recorded import LOOKAHEAD, MARKED, Elsewhere, RecordedRun
 from .reducer import reduce
 from .requests import Context, Script
-from .round import conclude, drop_session, extend_session, open_session, resume_session, rewind_session, run_round
+from .round import run_round
 from .rules import DECIDED_ALIKE, VERSION, Finish, finish_due
 from .state import SessionState
 

@@ -1,4 +1,4 @@
-"""What a script (round.py) asks of the world, besides recording events, and the answers it understands.
+"""What a script (round.py, life.py) asks of the world, besides recording events, and the answers it understands.
 
 A script yields either an event (answer: the state after it) or one of these frozen requests. ``Forward`` and ``Settle`` of
 runtime.py are requests too.
@@ -136,7 +136,7 @@ RESET: Final = Reset()
 DROP: Final = Drop()
 
 Request: TypeAlias = Event | Forward | Settle | AskDraft | AskStop | Poll | Floor | Open | Configure | Reset | Drop
-# A generator has one type for all that is sent to it; each `yield` in round.py is annotated with the answer of its request.
+# A generator has one type for all that is sent to it; each `yield` in a script is annotated with the answer of its request.
 Answer: TypeAlias = Any
 T = TypeVar("T")
 Script: TypeAlias = Generator[Request, Answer, T]

@@ -1,4 +1,4 @@
-"""One round of the decode loop, and the few other things that happen to a session, as sans-IO scripts.
+"""One round of the decode loop, as a sans-IO script.
 
 A script is a generator. It yields *events* (and is sent the state after them) and *requests* (and is sent what the world
 answered); it never calls a runtime, reads a clock or waits. A driver connects it to the world: ``drivers.Live`` to a
@@ -25,105 +25,26 @@ from .events import (
     CheckpointRetired,
     Committed,
     CutBy,
-    DiscardReason,
     DraftDiscarded,
     DraftFailed,
     DraftOffered,
     DraftRestored,
     DraftTaken,
-    Extended,
-    FailedCall,
     Prefilled,
-    Rewound,
-    RuntimeFailed,
     SerialDecoded,
-    SessionDropped,
-    SessionFinished,
-    SessionOpened,
-    SessionResumed,
     SpanRefused,
     SpanVerified,
     Trimmed,
 )
-from .positions import boundary_position, matched_length, row_index
-from .requests import DROP, FLOOR, OPEN, POLL, RESET, AskDraft, AskStop, Configure, Context, Failed, Script, StopVerdict
-from .rules import DraftUpTo, Finish, Prefill, Serial, discard_reason, draft_threshold, leftover_reason, plan, screen
+from .life import conclude
+from .positions import boundary_position, matched_length
+from .repairs import checked, cut_back, discard_pending, give_up, recover, wrong_position
+from .requests import POLL, AskDraft, AskStop, Context, Failed, Script, StopVerdict
+from .rules import DraftUpTo, Finish, Prefill, Serial, draft_threshold, leftover_reason, plan, screen
 from .runtime import Draft, Forward, Rows, Settle, Settled
 from .state import SessionState
 
-__all__ = [
-    "conclude",
-    "drop_session",
-    "extend_session",
-    "open_session",
-    "resume_session",
-    "rewind_session",
-    "run_round",
-]
-
-
-# -- a session's life ------------------------------------------------------------------------------------------------
-
-
-def open_session(opened: SessionOpened, ctx: Context) -> Script[SessionState]:
-    """Open the session; dropped again if the runtime cannot."""
-    state: SessionState = yield opened
-    failed: Failed | None = yield OPEN
-    if failed is not None:
-        return (yield from _give_up(state, "open", failed))
-    return state
-
-
-def resume_session(resumed: SessionResumed, state: SessionState, ctx: Context) -> Script[SessionState]:
-    """Go on from a folded log, upon an empty runtime session."""
-    state = yield resumed
-    state = yield from _discard_pending(state, "resumed")
-    failed: Failed | None = yield OPEN
-    if failed is not None:
-        return (yield from _give_up(state, "open", failed))
-    return state
-
-
-def extend_session(extended: Extended, state: SessionState, ctx: Context) -> Script[SessionState]:
-    """Begin a new turn with more tokens."""
-    failed: Failed | None = yield Configure(extended.sampling)
-    if failed is not None:
-        if not failed.started:
-            return (yield _runtime_failed("configure", failed))
-        return (yield from _give_up(state, "configure", failed))
-    state = yield from _discard_pending(state, "extended")
-    return (yield extended)
-
-
-def rewind_session(count: int, state: SessionState, ctx: Context) -> Script[SessionState]:
-    """Take back the last ``count`` tokens; where the runtime cannot reach that position, empty its session instead.
-
-    The next round prefills whatever is missing.
-    """
-    state = yield from _discard_pending(state, "rewound")
-    length = len(state.canonical) - count
-    state = yield Rewound(count=count, length=length)
-    if state.phase != "rewinding":
-        return state
-    return (yield from _cut_back(state, ctx, boundary_position(length), state.position, "rewind"))
-
-
-def drop_session(state: SessionState, reason: str) -> Script[SessionState]:
-    """Release the session."""
-    state = yield from _discard_pending(state, "failed" if state.phase != "finished" else "finished")
-    failed: Failed | None = yield DROP
-    if failed is not None:
-        state = yield _runtime_failed("drop", failed)
-    return (yield SessionDropped(reason=reason))
-
-
-def conclude(state: SessionState, finish: Finish) -> Script[SessionState]:
-    """End the turn at this boundary."""
-    state = yield from _discard_pending(state, discard_reason(finish.reason))
-    return (yield SessionFinished(reason=finish.reason, limit=finish.limit, detail=finish.detail, turn=state.turn.number))
-
-
-# -- one round -------------------------------------------------------------------------------------------------------
+__all__ = ["run_round"]
 
 
 def run_round(state: SessionState, ctx: Context) -> Script[SessionState]:
@@ -177,7 +98,7 @@ def _obtain_draft(state: SessionState, limit: int) -> Script[SessionState]:
     if invalid:
         state = yield DraftDiscarded(count=invalid, reason="invalid")
     if len(tokens) < draft_threshold(state, limit):
-        return (yield from _discard_pending(state, "short"))
+        return (yield from discard_pending(state, "short"))
     state = yield DraftTaken(tokens=tokens[:limit], offered=len(tokens))
     if state.surplus:
         state = yield DraftDiscarded(count=state.surplus, reason="clipped")
@@ -194,7 +115,7 @@ def _prefill(state: SessionState, ctx: Context) -> Script[SessionState]:
             why: str | None = yield POLL
             if why is not None:
                 if position > start:
-                    state = yield from _cut_back(state, ctx, start, position, "cancel")
+                    state = yield from cut_back(state, ctx, start, position, "cancel")
                     if state.phase == "dropped":
                         return state
                 return (yield from conclude(state, Finish("cancelled", None, why)))
@@ -210,11 +131,11 @@ def _prefill(state: SessionState, ctx: Context) -> Script[SessionState]:
         )
         if isinstance(rows, Rows):
             wanted = 1 if last else 0
-            rows = _checked(state, rows, position, end - position, wanted, wanted)
+            rows = checked(state, rows, position, end - position, wanted, wanted)
         if isinstance(rows, Failed):
             if chunks:  # earlier chunks are in the cache: the prefill as a whole has started
                 rows = attrs.evolve(rows, started=True)
-            return (yield from _recover(state, ctx, "prefill", rows, end - start))
+            return (yield from recover(state, ctx, "prefill", rows, end - start))
         cost += rows.cost_ns or 0
         chunks += 1
         position = end
@@ -240,9 +161,9 @@ def _serial(state: SessionState, ctx: Context) -> Script[SessionState]:
         session=ctx.session, base=base, tokens=(state.current,), want="last", canonical=True, extras=ctx.extras
     )
     if isinstance(rows, Rows):
-        rows = _checked(state, rows, base, 1, 1, 1)
+        rows = checked(state, rows, base, 1, 1, 1)
     if isinstance(rows, Failed):
-        return (yield from _recover(state, ctx, "serial", rows, 1))
+        return (yield from recover(state, ctx, "serial", rows, 1))
     prediction = rows.predictions[0]
     pending = state.pending
     state = yield SerialDecoded(
@@ -255,7 +176,7 @@ def _serial(state: SessionState, ctx: Context) -> Script[SessionState]:
         cost_ns=rows.cost_ns or 0,
     )
     if pending and pending[0] != prediction:
-        state = yield from _discard_pending(state, "rejected_tail")
+        state = yield from discard_pending(state, "rejected_tail")
     return (yield from _commit_row(state, ctx, prediction, "serial"))
 
 
@@ -283,9 +204,9 @@ def _span(state: SessionState, ctx: Context) -> Script[SessionState]:
     if isinstance(rows, Rows):
         # Predictions may end early only behind a mismatch: one more than the matches must be there.
         matched = matched_length(draft, rows.predictions)
-        rows = _checked(state, rows, base, len(draft) + 1, len(draft) + 1, matched + 1)
+        rows = checked(state, rows, base, len(draft) + 1, len(draft) + 1, matched + 1)
     if isinstance(rows, Failed):
-        return (yield from _recover(state, ctx, "span", rows, len(draft) + 1))
+        return (yield from recover(state, ctx, "span", rows, len(draft) + 1))
     state = yield SpanVerified(
         base=base,
         rows=len(draft) + 1,
@@ -305,7 +226,7 @@ def _span(state: SessionState, ctx: Context) -> Script[SessionState]:
         detail=detail,
         position=base + count,
     )
-    state = yield from _discard_pending(state, leftover_reason(matched < count and matched < len(draft), cut))
+    state = yield from discard_pending(state, leftover_reason(matched < count and matched < len(draft), cut))
     return (yield from _settle(state, ctx, base, len(draft) + 1, count))
 
 
@@ -331,9 +252,9 @@ def _settle(state: SessionState, ctx: Context, base: int, rows: int, count: int)
     wanted = base + count
     settled: Settled | Failed = yield Settle(session=ctx.session, base=base, rows=rows, position=wanted)
     if isinstance(settled, Settled) and settled.position != wanted:
-        settled = _wrong_position(settled.position, wanted, "settle")
+        settled = wrong_position(settled.position, wanted, "settle")
     if isinstance(settled, Failed):
-        return (yield from _give_up(state, "settle", settled))
+        return (yield from give_up(state, "settle", settled))
     if count == rows:
         return (yield CheckpointRetired(base=base, rows=rows, observed=settled.position, cost_ns=settled.cost_ns or 0))
     return (
@@ -346,107 +267,3 @@ def _settle(state: SessionState, ctx: Context, base: int, rows: int, count: int)
             cost_ns=settled.cost_ns or 0,
         )
     )
-
-
-# -- failures and ways back ------------------------------------------------------------------------------------------
-
-
-def _checked(state: SessionState, rows: Rows, base: int, fed: int, wanted: int, least: int) -> Rows | Failed:
-    """The rows, or the failure that they are: a wrong position, too few or impossible predictions.
-
-    ``wanted`` predictions were asked for; the first ``least`` may be committed and must be there.
-    """
-    if rows.position != base + fed:
-        return _wrong_position(rows.position, base + fed, "forward")
-    predictions = rows.predictions
-    vocabulary, sampling, first = state.runtime.vocabulary, state.turn.sampling, base + fed - wanted
-    problem = None
-    if not least <= len(predictions) <= wanted:
-        problem = f"the forward returned {len(predictions)} predictions, {wanted} were wanted"
-    elif predictions and not (min(predictions) >= 0 and max(predictions) < vocabulary):
-        problem = f"the predictions {predictions} are not all in the vocabulary of {vocabulary}"
-    elif first + 1 < sampling.mask_until:
-        for at, token in enumerate(predictions[:least]):
-            if sampling.masks(token, row_index(first, at)):
-                problem = f"prediction {at} is id {token}, which is masked at index {row_index(first, at)}"
-    if problem is None:
-        return rows
-    return Failed(started=True, error="RuntimeContractError", message=problem, observed=rows.position)
-
-
-def _wrong_position(observed: int, expected: int, call: str) -> Failed:
-    message = f"the cache holds {observed} rows after the {call}, {expected} were expected"
-    return Failed(started=True, error="RuntimeContractError", message=message, observed=observed if observed >= 0 else None)
-
-
-def _runtime_failed(call: FailedCall, failed: Failed) -> RuntimeFailed:
-    return RuntimeFailed(call=call, started=failed.started, error=failed.error, message=failed.message, observed=failed.observed)
-
-
-def _recover(state: SessionState, ctx: Context, call: FailedCall, failed: Failed, rows: int) -> Script[SessionState]:
-    """After a failed forward: restore the draft if nothing ran, else trim to base; if that fails, drop."""
-    base, was = state.position, state.phase
-    state = yield _runtime_failed(call, failed)
-    if not failed.started:
-        if was == "drafted":
-            state = yield DraftRestored(count=state.stats.pending, reason="not_started")
-        return state
-    state = yield from _discard_pending(state, "failed")
-    settled: Settled | Failed = yield Settle(session=ctx.session, base=base, rows=rows, position=base)
-    if isinstance(settled, Settled) and settled.position != base:
-        settled = _wrong_position(settled.position, base, "settle")
-    if isinstance(settled, Failed):
-        return (yield from _give_up(state, "settle", settled))
-    return (
-        yield Trimmed(
-            from_=base if failed.observed is None else failed.observed,
-            to=base,
-            observed=settled.position,
-            replayed_rows=settled.replayed_rows,
-            cause="failure",
-            cost_ns=settled.cost_ns or 0,
-        )
-    )
-
-
-def _cut_back(state: SessionState, ctx: Context, to: int, reached: int, cause: str) -> Script[SessionState]:
-    """Cut canonical rows: by a settle where the runtime reaches so far back, else by emptying its session."""
-    floor: int = yield FLOOR
-    if floor <= to:
-        settled: Settled | Failed = yield Settle(session=ctx.session, base=to, rows=reached - to, position=to)
-        if isinstance(settled, Settled) and settled.position != to:
-            settled = _wrong_position(settled.position, to, "settle")
-        if isinstance(settled, Failed):
-            return (yield from _give_up(state, "settle", settled))
-        replayed, cost = settled.replayed_rows, settled.cost_ns or 0
-    else:
-        failed: Failed | None = yield RESET
-        if failed is not None:
-            return (yield from _give_up(state, "reset", failed))
-        to, replayed, cost = 0, 0, 0
-    return (
-        yield Trimmed(
-            from_=reached,
-            to=to,
-            observed=to,
-            replayed_rows=replayed,
-            cause="rewind" if cause == "rewind" else "cancel",
-            cost_ns=cost,
-        )
-    )
-
-
-def _give_up(state: SessionState, call: FailedCall, failed: Failed) -> Script[SessionState]:
-    """The cache is in an unknown place: say so and drop the session."""
-    state = yield _runtime_failed(call, failed)
-    state = yield from _discard_pending(state, "failed")
-    again: Failed | None = yield DROP
-    if again is not None:
-        state = yield _runtime_failed("drop", again)
-    return (yield SessionDropped(reason=f"{call} failed: {failed.error}"))
-
-
-def _discard_pending(state: SessionState, reason: DiscardReason) -> Script[SessionState]:
-    if state.stats.pending:
-        state = yield DraftDiscarded(count=state.stats.pending, reason=reason)
-    return state

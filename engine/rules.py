@@ -29,6 +29,7 @@ __all__ = [
     "leftover_reason",
     "new_turn",
     "plan",
+    "rewound_turn",
     "screen",
     "width",
 ]
@@ -187,6 +188,15 @@ def masking(sampling: Sampling, stops: Stops, limits: Limits, runtime: RuntimeIn
 def new_turn(number: int, start: int, limits: Limits, stops: Stops, sampling: Sampling, runtime: RuntimeInfo) -> Turn:
     """The constant part of a turn."""
     return Turn(number=number, start=start, limits=limits, stops=stops, sampling=sampling, stop_ids=effective_stops(stops, runtime))
+
+
+def rewound_turn(state: SessionState, length: int) -> Turn:
+    """The turn once only ``length`` tokens are left: below its start it begins anew there, ``min_tokens`` included."""
+    turn = state.turn
+    if length >= turn.start:
+        return turn
+    sampling = masking(turn.sampling, turn.stops, turn.limits, state.runtime, length)
+    return new_turn(turn.number, length, turn.limits, turn.stops, sampling, state.runtime)
 
 
 #: Why a round is serial. The last three are of the policy ``auto``: it measures what a serial step costs; drafting does not pay by what

@@ -22,8 +22,9 @@ from .errors import ConfigError, DecodeFailed, RecorderFailed, RuntimeContractEr
 from .events import Extended, FinishLimit, FinishReason, SessionFinished
 from .gate import Gate
 from .invariants import state_violations
+from .life import conclude, drop_session, extend_session, rewind_session
 from .requests import Context
-from .round import conclude, drop_session, extend_session, rewind_session, run_round
+from .round import run_round
 from .rules import Finish, finish_due, masking
 from .runtime import Extras
 from .sharing import Share, busy
@@ -186,8 +187,11 @@ class Session:
     def rewind(self, count: int) -> None:
         """Take back the last ``count`` tokens, of this turn or of earlier ones. A finished turn goes on.
 
+        Below its start the turn begins anew where the tokens end now: ``max_tokens`` and ``min_tokens`` count from there.
+
         Raises:
             ConfigError: ``count`` is not from 1 to ``len(canonical) - 1``.
+            DecodeFailed: the runtime failed; says whether the session can go on.
         """
         with self._use():
             state = self._live.state

@@ -2,10 +2,10 @@
 
     python tools/mutants.py [--jobs 2] [--only rules.py] [--sample 0.2] [--list] [--show 17]
 
-What is mutated: rules.py, adaptive.py, reducer.py and the handlers behind it, transitions.py, positions.py and round.py, each by its syntax
-tree (comparisons, boolean and arithmetic operators, constants by one, conditions, removed statements, yields of events left out,
-swapped arguments). Nothing on disk changes: a mutant replaces its module in a forked process, which then runs the kill set in order
-of speed and stops at the first failure. A mutant that hangs counts as killed.
+What is mutated: rules.py, adaptive.py, reducer.py and the handlers behind it, transitions.py, positions.py, round.py, life.py and
+repairs.py, each by its syntax tree (comparisons, boolean and arithmetic operators, constants by one, conditions, removed statements,
+yields of events left out, swapped arguments). Nothing on disk changes: a mutant replaces its module in a forked process, which then
+runs the kill set in order of speed and stops at the first failure. A mutant that hangs counts as killed.
 
 Survivors are printed with their diff; docs/explanation/mutation.md says why each that is left changes nothing that can be seen.
 Exit status 1 where fewer than 95% are killed.
@@ -44,6 +44,8 @@ TARGETS = (
     "on_session.py",
     "on_round.py",
     "round.py",
+    "life.py",
+    "repairs.py",
 )
 
 #: In order of speed, each with the CPU seconds after which a mutant counts as hanging; the last are for what the first let through.

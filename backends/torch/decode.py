@@ -25,6 +25,7 @@ from copy import copy
 from typing import Any, Final
 
 import torch
+from attrs import frozen
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -115,38 +116,50 @@ class Attention:
         return mixed.transpose(1, 2).reshape(queries.shape[0], -1)
 
 
+@frozen
+class _Built:
+    reach: int
+    cos: Tensor
+    turn: Tensor
+    mask: Tensor
+
+
 class Tables:
-    """Rotary factors and masks by position, grown as sessions grow."""
+    """Rotary factors and masks by position, grown as sessions grow.
+
+    All sessions of a runtime share them. They change by one assignment, so that none ever sees the parts of two sizes, whatever
+    interrupts it.
+    """
 
     def __init__(self, rotary: Any, dtype: torch.dtype, device: torch.device) -> None:
         self._rotary, self._dtype, self._device = rotary, dtype, device
-        self._reach = 0
+        self._built = self._build(_GROWTH)
 
     def reserve(self, reach: int) -> None:
         """Cover positions below ``reach``."""
-        if reach <= self._reach:
-            return
-        reach = max(reach, 2 * self._reach, _GROWTH)
+        if reach > self._built.reach:
+            self._built = self._build(max(reach, 2 * self._built.reach))
+
+    def _build(self, reach: int) -> _Built:
         like = torch.empty(0, dtype=self._dtype, device=self._device)
         positions = torch.arange(reach, device=self._device)
         cos, sin = (part[0].unsqueeze(1) for part in self._rotary(like, position_ids=positions.unsqueeze(0)))
         half = sin.shape[-1] // 2
         # x * cos + (x rolled by half) * turn is the rotation, without a cat per step
-        self._cos, self._turn = cos, torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
+        turn = torch.cat([-sin[..., :half], sin[..., half:]], dim=-1)
         # Row i of a forward at base b sees key j iff j <= b + i: columns [reach - b, ...) of one table for all b.
         columns = torch.arange(reach + NEAR_ROWS + 512, device=self._device)
         seen = columns <= reach + torch.arange(NEAR_ROWS, device=self._device).unsqueeze(1)
-        self._mask = torch.where(seen, 0.0, -torch.inf).to(self._dtype)
-        self._reach = reach
+        return _Built(reach, cos, turn, torch.where(seen, 0.0, -torch.inf).to(self._dtype))
 
     def turns(self, first: int, rows: int) -> tuple[Tensor, Tensor]:
         """Cosine and signed sin of ``rows`` positions, each ``[rows, 1, head_dim]``."""
-        return self._cos[first : first + rows], self._turn[first : first + rows]
+        return self._built.cos[first : first + rows], self._built.turn[first : first + rows]
 
     def near(self, base: int, rows: int, length: int) -> Tensor:
         """``[rows, 1, 1, length]``: what is added to each row's scores. A view, at most ``NEAR_ROWS`` rows."""
-        start = self._reach - base
-        return self._mask[:rows, start : start + length].unsqueeze(1).unsqueeze(1)
+        start = self._built.reach - base
+        return self._built.mask[:rows, start : start + length].unsqueeze(1).unsqueeze(1)
 
     def far(self, base: int, rows: int, length: int) -> Tensor:
         """``[1, 1, rows, length]``, True where a row sees a key; any number of rows."""

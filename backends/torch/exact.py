@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from .caches import RowCache
+from .decode import NEAR_ROWS
 from .paths import OwnTarget
 
 __all__ = ["rows_are_exact"]
 
 _BASES: Final = (61, 253, 509)
-_WIDTHS: Final = (2, 3, 4, 5, 17)
+_WIDTHS: Final = (2, 3, 4, 5, 17, NEAR_ROWS)
 _ALONE: Final = 6
 
 

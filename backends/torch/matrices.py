@@ -117,9 +117,12 @@ def matrix(linears: Sequence[nn.Module], packed: bool) -> Matrix:
 def _joined(parts: list[Any]) -> Tensor:
     weights: list[Tensor] = [part.weight.data for part in parts]
     first, rows = weights[0], sum(weight.shape[0] for weight in weights)
+    if len(weights) == 1:
+        return first
     starts = [first.data_ptr() + first.element_size() * first.shape[1] * sum(w.shape[0] for w in weights[:n]) for n in range(len(weights))]
-    if [weight.data_ptr() for weight in weights] == starts and len({w.untyped_storage().data_ptr() for w in weights}) == 1:
-        return first.as_strided((rows, first.shape[1]), (first.shape[1], 1))  # one part; or another runtime joined them
+    joined = [weight.data_ptr() for weight in weights] == starts and len({w.untyped_storage().data_ptr() for w in weights}) == 1
+    if joined and all(weight.is_contiguous() for weight in weights):
+        return first.as_strided((rows, first.shape[1]), (first.shape[1], 1))  # another runtime of the model did it
     whole = torch.cat(weights)
     for part, view in zip(parts, whole.split([weight.shape[0] for weight in weights]), strict=True):
         part.weight.data = view

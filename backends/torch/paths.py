@@ -29,8 +29,11 @@ __all__ = ["Drafting", "OwnHead", "OwnTarget", "Plan", "Target", "build", "plan"
 class Target(Protocol):
     """The target."""
 
-    def run(self, tokens: Sequence[int], base: int, cache: RowCache) -> Tensor:
-        """Rows ``base ...`` of the cache from tokens: ``[rows, hidden]``, after the final norm."""
+    def run(self, tokens: Sequence[int], base: int, cache: RowCache, span: bool = False) -> Tensor:
+        """Rows ``base ...`` of the cache from tokens: ``[rows, hidden]``, after the final norm.
+
+        ``span``: each row must be what it is alone, where the path can do that. Of a prompt's rows nobody asks it.
+        """
         ...
 
     def scores(self, hidden: Tensor) -> Tensor:
@@ -59,7 +62,7 @@ class ModuleTarget:
     def __init__(self, model: Any, positions: Tensor) -> None:
         self._model, self._positions = model, positions
 
-    def run(self, tokens: Sequence[int], base: int, cache: RowCache) -> Tensor:
+    def run(self, tokens: Sequence[int], base: int, cache: RowCache, span: bool = False) -> Tensor:
         ids = torch.tensor([tokens], device=self._positions.device)
         positions = self._positions[:, base : base + len(tokens)]
         return self._model.model(input_ids=ids, position_ids=positions, cache=cache, use_cache=True).last_hidden_state[0]
@@ -103,8 +106,14 @@ class OwnTarget:
         padded = tokens if missing <= 0 else (*tokens, *[tokens[-1]] * missing)
         return F.embedding(torch.tensor(padded, device=self._embedding.device), self._embedding)
 
-    def run(self, tokens: Sequence[int], base: int, cache: RowCache) -> Tensor:
-        """See ``Target``."""
+    def run(self, tokens: Sequence[int], base: int, cache: RowCache, span: bool = False) -> Tensor:
+        """See ``Target``. A wide span runs in pieces: more than ``NEAR_ROWS`` rows attend in one call, and then they are not exact."""
+        most = NEAR_ROWS if span else len(tokens)
+        pieces = [tokens[at : at + most] for at in range(0, len(tokens), most)]
+        found = [self._run(piece, base + at * most, cache) for at, piece in enumerate(pieces)]
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+    def _run(self, tokens: Sequence[int], base: int, cache: RowCache) -> Tensor:
         return self.stack.run(self.embed(tokens), base, len(tokens), cache)[: len(tokens)]
 
     def scores(self, hidden: Tensor) -> Tensor:
@@ -170,6 +179,9 @@ def plan(
     model: Any, device: torch.device, dtype: torch.dtype, *, modules: bool | None, packed: bool | None, row_width: int | None, name: str
 ) -> Plan:
     """Choose what was left open; ConfigError where what was asked for cannot be had."""
+    for word, value in (("modules", modules), ("packed", packed)):
+        if value is not None and type(value) is not bool:
+            raise ConfigError(f"{word} must be True, False or None, not {value!r}")
     reason = unfit(model)
     if modules is False and reason is not None:
         raise ConfigError(f"{name}: the decode path cannot run it ({reason}): use modules=True, or leave it open")

@@ -340,7 +340,7 @@ class TorchRuntime:
     def _run(self, call: Forward, held: _Session) -> Rows:
         end = call.base + len(call.tokens)
         held.open = _Open(call.base, call.tokens, span=not call.canonical)
-        hidden = self._target.run(call.tokens, call.base, held.cache)
+        hidden = self._target.run(call.tokens, call.base, held.cache, span=not call.canonical)
         held.open.hidden = hidden if held.head is not None else None
 
         predictions: tuple[int, ...] = ()

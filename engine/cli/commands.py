@@ -43,7 +43,12 @@ def _count(least: int) -> Callable[[str], int]:
 
 
 def _width(text: str) -> int | Literal["auto"]:
-    return "auto" if text == "auto" else _count(0)(text)
+    if text == "auto":
+        return "auto"
+    try:
+        return _count(0)(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"must be auto or an integer of at least 0, not {text!r}") from error
 
 
 def parser() -> argparse.ArgumentParser:

@@ -20,6 +20,7 @@ from spanfold.engine import (
     Committed,
     ConfigError,
     DecodeFailed,
+    Decoder,
     DraftFailed,
     DraftOffered,
     Failure,
@@ -38,6 +39,7 @@ from spanfold.engine import (
     SpanVerified,
     Trimmed,
     fold,
+    redrive,
     reduce,
 )
 
@@ -254,6 +256,42 @@ def test_case_7_7_a_rewind_to_anywhere_then_new_tokens_equals_a_fresh_session(ro
     bench.audit(session)
     fresh = Bench(policy=0)
     assert session.result.tokens == fresh.generate((*kept, 4, 4), max_tokens=10).tokens
+
+
+@pytest.mark.parametrize("policy", [0, 3])
+@pytest.mark.parametrize("drop", [1, 3])
+def test_a_rewind_below_the_turns_start_begins_it_anew_min_tokens_included(policy, drop):
+    """The stop ids were masked up to the old place: so many tokens more than were asked for could not stop."""
+    target = hash_target(5, 4)
+    options = {"max_tokens": 12, "min_tokens": 3, "stop_tokens": (1,)}
+    runtime = ScriptedRuntime(target, drafts=oracle())
+    log = []
+    with Decoder(runtime, policy=policy, observers=[log.append]) as decoder:
+        for seed in range(8):
+            prompt = (2, 3, seed % 4, 0, 2)
+            expected = decoder.generate(prompt[:-drop], **options)
+            with decoder.open(prompt, **options) as session:
+                list(session)
+                session.rewind(len(session.state.canonical) - len(prompt) + drop)
+                list(session)
+                assert session.result.tokens == expected.tokens and session.result.finish_reason == expected.finish_reason
+    for one in {record.session for record in log}:
+        records = [record for record in log if record.session == one]
+        assert redrive(records) == records
+
+
+def test_a_sampling_that_the_runtime_refuses_stops_the_rewind():
+    """Nothing was touched: the session stays where it was."""
+    runtime = ScriptedRuntime(hash_target(5, 9), faults=(Fault(call="configure", started=False),))
+    with Decoder(runtime, policy=0) as decoder:
+        session = decoder.open((2, 3, 4), max_tokens=4, min_tokens=2, stop_tokens=(1,))
+        list(session)
+        before = session.state.canonical[:]
+        with pytest.raises(DecodeFailed, match="configure failed: NotStarted: .* can go on"):
+            session.rewind(len(before) - 2)
+        assert session.state.canonical[:] == before
+        session.rewind(len(before) - 2)
+        assert len(session.state.canonical) == 2
 
 
 def test_case_7_7_a_rewind_of_nothing_is_refused_and_the_state_is_unchanged():

@@ -319,6 +319,7 @@ def test_a_runtime_is_closed_whatever_happens(cli: Cli):
         (["generate", "hi", "--backend", "scripted", "--no-speculation", "--max-draft", "3"], "leave out one"),
         (["generate", "hi", "--backend", "scripted", "--redact"], "leave out --redact"),
         (["generate", "hi", "--max-tokens", "-1"], "--max-tokens: must be an integer of at least 0, not '-1' (see"),
+        (["generate", "hi", "--max-draft", "Auto"], "--max-draft: must be auto or an integer of at least 0, not 'Auto'"),
         (["generate", "hi", "--max-tokens", "many"], "must be an integer of at least 0, not 'many'"),
         (["generate", "hi", "--backend", "scripted", "--max-draft", "2000"], "Policy.width must be an integer from 0 to 1024"),
         (["generate", "hi", "--fast"], "unrecognized arguments: --fast (see spanfold"),

@@ -116,6 +116,30 @@ def test_a_prior_can_be_recorded_at_any_moment(most):
     assert widest == most
 
 
+def test_a_session_that_learned_nothing_takes_nothing_away():
+    """One that is opened and closed again, or resumed, must not make the next one begin anew; nor one of another width."""
+    runtime = ScriptedRuntime(hash_target(1, 100), drafts=oracle(), costs=Costs(forward=1000, row=20, step=50))
+    records = []
+    with Decoder(runtime, observers=[records.append], clock=runtime.clock) as decoder:
+        idle = decoder.open((1, 2), max_tokens=5)
+        decoder.generate((1, 2, 3), max_tokens=200)
+        idle.close()
+        decoder.generate((1, 2), policy=Policy(kind="auto", width=2), max_tokens=9)
+        decoder.generate((1, 2, 3), max_tokens=9)
+    priors = [record.event.prior for record in records if isinstance(record.event, SessionOpened)]
+    assert priors[:3] == [None, None, None]  # nobody knew anything of a widest draft of two
+    assert priors[3] is not None and priors[3].most == 8 and priors[3].known > 20
+
+
+@pytest.mark.parametrize("name", ["draft_ns", "rounds", "spent", "accepted", "judged"])
+def test_a_prior_that_still_collects_is_refused(name):
+    """Such a trace was tampered with: its counts have no meaning, and once led to an index that does not exist."""
+    opened = decoded(oracle(), tokens=2)[0]
+    prior = attrs.evolve(first_pace(8), **{name: 5})
+    with pytest.raises(IllegalEvent, match=f"prior.{name}"):
+        fold([attrs.evolve(opened, event=attrs.evolve(opened.event, prior=prior))])
+
+
 def decoded(drafts, tokens=400, **costs):
     runtime = ScriptedRuntime(hash_target(1, 100), drafts=drafts, costs=Costs(**costs))
     records = []
@@ -210,6 +234,15 @@ def test_unusable_policies_are_refused_by_name():
         Policy(kind="wide")
     with pytest.raises(ConfigError, match="policy must be 'auto', a number of tokens"):
         Decoder(ScriptedRuntime(hash_target()), policy="automatic")
+
+    class Array:  # as numpy's: comparing gives an array, which has no truth value
+        def __eq__(self, other):
+            raise ValueError("ambiguous")
+
+        __hash__ = None
+
+    with pytest.raises(ConfigError, match="policy must be 'auto'"):
+        Decoder(ScriptedRuntime(hash_target()), policy=Array())
 
 
 @pytest.mark.parametrize(

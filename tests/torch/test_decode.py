@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -139,6 +142,79 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(changes: dict[str, Any], dt
 
 @PACKED
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_row_of_a_span_wider_than_any_head_drafts_is_exact_too(dtype: torch.dtype) -> None:
+    """Prompt lookup may draft hundreds of tokens. Such rows attended in one call, as a prompt's do, and differed in their last bits."""
+    runtime = TorchRuntime(tiny_model("llama", max_position_embeddings=600).to(dtype))
+    assert runtime.info.row_exact is True
+    base, most = 250, 2 * NEAR_ROWS + 1
+    runtime.open_session(0, Sampling(), False)
+    forward(runtime, 0, 0, [(5 * n + 1) % VOCABULARY for n in range(base)], "none")
+    rows: list[Any] = [forward(runtime, 0, base + n, TOKENS[n : n + 1], logits=True).logits for n in range(most)]
+    alone = torch.cat(rows)
+    settle(runtime, 0, base, most, base)
+    for width in (NEAR_ROWS, NEAR_ROWS + 1, 41, most):
+        together: Any = forward(runtime, 0, base, TOKENS[:width], "all", canonical=False, logits=True).logits
+        assert torch.equal(together, alone[:width]), width
+        settle(runtime, 0, base, width, base)
+        assert runtime.view(0).position == base  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def test_an_interrupt_while_tables_grow_leaves_every_session_right() -> None:
+    """All sessions share them: parts of two sizes would shift every mask from then on. It comes at each line of their making in turn."""
+    model = tiny_model("llama", max_position_embeddings=4096)
+    tokens = [(5 * n + 1) % VOCABULARY for n in range(40)]
+    start(plain := TorchRuntime(model, modules=True), tokens[:39])
+    expected = forward(plain, 0, 39, tokens[39:], "last", logits=True).logits
+    line, interrupted = 0, True
+    while interrupted:
+        line += 1
+        runtime: Any = TorchRuntime(model, modules=False)
+        grow = partial(runtime._target.stack._tables.reserve, 1500)
+        interrupted = _interrupted_at(line, grow)
+        start(runtime, tokens[:39])
+        torch.testing.assert_close(forward(runtime, 0, 39, tokens[39:], "last", logits=True).logits, expected, rtol=1e-4, atol=1e-4)
+    assert line > 8  # it did come, at several lines
+
+
+def _interrupted_at(line: int, call: Callable[[], object]) -> bool:
+    """Whether an interrupt at the ``line``-th line that the decode path executes ended the call."""
+    seen = 0
+
+    def trace(frame: Any, event: str, _: object) -> Any:
+        nonlocal seen
+        if not frame.f_code.co_filename.endswith("decode.py"):
+            return None
+        if event == "line":
+            seen += 1
+            if seen == line:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
+
+
+@pytest.mark.parametrize("packed", [None, False])
+def test_a_weight_of_other_strides_is_the_same_weight(packed: bool | None) -> None:
+    """A model merged or transposed in memory need not have contiguous weights; they were read as if they were."""
+    expected = scores_of(TorchRuntime(tiny_model("llama"), modules=True), (9, 1, 3))
+    model = tiny_model("llama")
+    for layer in model.model.layers:
+        for linear in (layer.mlp.down_proj, layer.self_attn.o_proj, layer.self_attn.q_proj, layer.mlp.up_proj):
+            linear.weight.data = linear.weight.data.t().contiguous().t()
+    model.lm_head.weight.data = model.lm_head.weight.data.t().contiguous().t()
+    torch.testing.assert_close(scores_of(TorchRuntime(model, modules=False, packed=packed), (9, 1, 3)), expected, rtol=1e-4, atol=1e-4)
+
+
+@PACKED
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_speculation_changes_no_token_at_all_where_rows_are_exact(family: str, dtype: torch.dtype) -> None:
     """Equal, not up to near ties: many prompts, all widths; in bfloat16 a tiny model has ties in plenty."""
@@ -178,6 +254,8 @@ def test_what_the_path_cannot_do_is_said() -> None:
         ({"row_width": 0}, f"row_width must be an integer from 1 .* to {NEAR_ROWS}"),
         ({"row_width": NEAR_ROWS + 1}, "row_width"),
         ({"row_width": True}, "row_width"),
+        ({"modules": "false"}, "modules must be True, False or None, not 'false'"),
+        ({"packed": 1}, "packed must be True, False or None, not 1"),
         ({"modules": True, "row_width": 2}, "belong to the decode path"),
         ({"modules": True, "packed": True}, "belong to the decode path"),
     ]:
