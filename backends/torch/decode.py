@@ -12,8 +12,8 @@ decoded alone, to the bit:
   order than that for several; padding is written behind the rows, never kept, and its results are dropped;
 * up to ``NEAR_ROWS`` rows, each row attends by itself, over a number of keys rounded up to ``key_step``; those behind it are masked.
 
-Longer forwards (prefill) attend in one call. ``exact.py`` measures whether it holds on the machine at hand; what the kernels do,
-and what was tried, is in docs/explanation/torch-path.md.
+Longer forwards (prefill) attend in one call; a span that is longer runs in pieces (``paths.OwnTarget``). ``exact.py`` measures whether
+it holds on the machine at hand; what the kernels do, and what was tried, is in docs/explanation/torch-path.md.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false

@@ -84,12 +84,17 @@ class Sessions(RuleBasedStateMachine):
 
     # -- what can happen
 
-    @rule(target=sessions, prompt=st.lists(IDS, min_size=1, max_size=8), turn=turns(), width=st.integers(0, 3))
-    def open(self, prompt, turn, width):
+    @rule(
+        target=sessions,
+        prompt=st.lists(IDS, min_size=1, max_size=8),
+        turn=turns(),
+        policy=st.sampled_from([0, 1, 2, 3, Policy(kind="auto", width=3)]),
+    )
+    def open(self, prompt, turn, policy):
         full = sum(model.live for model in self.models) >= BOUND
         model = Model(None, prompt, turn, self.own)
         try:
-            model.session = self.bench.decoder.open(prompt, policy=width, cancel=lambda: model.cancelled, **turn)
+            model.session = self.bench.decoder.open(prompt, policy=policy, cancel=lambda: model.cancelled, **turn)
         except TooManySessions as error:
             assert full and error.live == error.bound == BOUND
             return multiple()
