@@ -53,6 +53,9 @@ class Model:
         return self.session.state.phase != "dropped"
 
 
+POLICIES = st.sampled_from([0, 1, 2, 3, Policy(kind="auto", width=3)])
+
+
 class Sessions(RuleBasedStateMachine):
     sessions = Bundle("sessions")
 
@@ -88,7 +91,7 @@ class Sessions(RuleBasedStateMachine):
         target=sessions,
         prompt=st.lists(IDS, min_size=1, max_size=8),
         turn=turns(),
-        policy=st.sampled_from([0, 1, 2, 3, Policy(kind="auto", width=3)]),
+        policy=POLICIES,
     )
     def open(self, prompt, turn, policy):
         full = sum(model.live for model in self.models) >= BOUND

@@ -25,7 +25,7 @@ from spanfold.engine import (
     SessionOpened,
     Settle,
 )
-from spanfold.engine.registry import OpenOptions
+from spanfold.engine.registry import Opened, OpenOptions
 
 #: Most tokens per draft that are measured at a fixed width.
 WIDTHS = (1, 2, 3, 4)
@@ -44,61 +44,55 @@ def versions(model: str) -> dict[str, str]:
     return found
 
 
-def start() -> dict[str, Handler]:
-    given = options()
-    if given["model"] == "scripted":
-        opened = SCRIPTED.open(OpenOptions())
-    else:
-        import torch
+class Own:
+    """One opened model, and an answer to each of the requests."""
 
-        torch.set_num_threads(given["threads"])
-        opened = TORCH.open(OpenOptions(model=given["model"], dtype=given["dtype"]))
-    runtime = opened.runtime
+    def __init__(self, opened: Opened, model: str) -> None:
+        self._opened, self._runtime, self._model = opened, opened.runtime, model
+        # One decoder per setting for all prompts, as a program would have it.
+        self._decoders: dict[int | None, Decoder] = {}
+        self._records: list[Record] = []
 
-    def hello(request: dict[str, Any]) -> dict[str, Any]:
-        depth = 0 if runtime.info.draft is None else runtime.info.draft.depth
+    def hello(self, request: dict[str, Any]) -> dict[str, Any]:
+        depth = 0 if self._runtime.info.draft is None else self._runtime.info.draft.depth
         settings: list[dict[str, Any]] = [{"label": "serial", "width": 0}]
         if depth:
             settings += [{"label": f"k={k}", "width": k} for k in WIDTHS if k <= depth]
             settings.append({"label": "default", "width": None})
         return {
-            "versions": versions(given["model"]),
+            "versions": versions(self._model),
             "notes": [],
             "groups": {one["label"]: [one] for one in settings},
-            "row_exact": getattr(runtime.info, "row_exact", None) is True,
+            "row_exact": self._runtime.info.row_exact is True,
         }
 
-    def encode(request: dict[str, Any]) -> dict[str, Any]:
-        return {"ids": list(opened.encode(request["text"], None))}
+    def encode(self, request: dict[str, Any]) -> dict[str, Any]:
+        return {"ids": list(self._opened.encode(request["text"], None))}
 
-    # One decoder per setting for all prompts, as a program would have it.
-    decoders: dict[int | None, Decoder] = {}
-    records: list[Record] = []
-
-    def decode(request: dict[str, Any]) -> dict[str, Any]:
-        width = request["setting"]["width"]
-        if width not in decoders:
+    def _decoder(self, width: int | None) -> Decoder:
+        if width not in self._decoders:
             chosen: dict[str, Any] = {} if width is None else {"policy": width}
-            decoders[width] = Decoder(runtime, observers=[records.append], **chosen)
-        records.clear()
+            self._decoders[width] = Decoder(self._runtime, observers=[self._records.append], **chosen)
+        return self._decoders[width]
+
+    def decode(self, request: dict[str, Any]) -> dict[str, Any]:
+        decoder = self._decoder(request["setting"]["width"])
+        self._records.clear()
         tokens: list[int] = []
         stamps = Stamps()
-        with decoders[width].stream(request["prompt"], max_tokens=request["tokens"]) as stream:
+        with decoder.stream(request["prompt"], max_tokens=request["tokens"]) as stream:
             for token in stream:
                 tokens.append(token)
                 stamps.delivered(1)
-        reply = stamps.reply(tokens)
         stats = stream.result.stats
-        opened_as = next(record.event for record in records if isinstance(record.event, SessionOpened))
-        reply["policy"] = getattr(opened_as.policy, "kind", "fixed")
-        reply["width"] = opened_as.policy.width
-        reply["costs"] = recorded_costs(records)
-        reply["stats"] = {name: getattr(stats, name) for name in ("spans", "span_tokens", "serial_steps", "verified", "accepted")}
-        reply["stats"]["accepted_per_depth"] = list(stats.accepted_per_depth)
-        reply["stats"]["verified_per_depth"] = list(stats.verified_per_depth)
-        return reply
+        policy = next(record.event for record in self._records if isinstance(record.event, SessionOpened)).policy
+        account = {name: getattr(stats, name) for name in ("spans", "span_tokens", "serial_steps", "verified", "accepted")}
+        account["accepted_per_depth"] = list(stats.accepted_per_depth)
+        account["verified_per_depth"] = list(stats.verified_per_depth)
+        costs = recorded_costs(self._records)
+        return stamps.reply(tokens) | {"policy": policy.kind, "width": policy.width, "costs": costs, "stats": account}
 
-    def margin(request: dict[str, Any]) -> dict[str, Any]:
+    def margin(self, request: dict[str, Any]) -> dict[str, Any]:
         """How far apart the two best tokens are at one index of the output, decoded without speculation."""
         margins: list[float | None] = []
 
@@ -106,16 +100,16 @@ def start() -> dict[str, Handler]:
             if isinstance(record.event, (Prefilled, SerialDecoded)):
                 margins.append(record.event.margin)
 
-        with Decoder(runtime, policy=0, source="none", observers=[observe], extras=Extras(margins=True)) as decoder:
+        with Decoder(self._runtime, policy=0, source="none", observers=[observe], extras=Extras(margins=True)) as decoder:
             try:
                 decoder.generate(request["prompt"], max_tokens=request["index"] + 1)
             except DecodeFailed:
                 return {"margin": None}  # the runtime cannot tell margins
         return {"margin": margins[request["index"]] if len(margins) > request["index"] else None}
 
-    def rows(request: dict[str, Any]) -> dict[str, Any]:
+    def rows(self, request: dict[str, Any]) -> dict[str, Any]:
         """Bare forwards over a cache of ``past`` rows: the call of the protocol, its choice of tokens included."""
-        past = request["past"]
+        past, runtime = request["past"], self._runtime
         runtime.open_session(_ROWS_SESSION, Sampling(), False)
         prompt = tuple(1 + at % 7 for at in range(past))
         runtime.forward((Forward(session=_ROWS_SESSION, base=0, tokens=prompt, want="last", canonical=True),))
@@ -130,7 +124,19 @@ def start() -> dict[str, Handler]:
         finally:
             runtime.drop_session(_ROWS_SESSION)
 
-    return {"hello": hello, "encode": encode, "decode": decode, "margin": margin, "rows": rows}
+
+def start() -> dict[str, Handler]:
+    given = options()
+    model: str = given["model"]
+    if model == "scripted":
+        opened = SCRIPTED.open(OpenOptions())
+    else:
+        import torch
+
+        torch.set_num_threads(given["threads"])
+        opened = TORCH.open(OpenOptions(model=model, dtype=given["dtype"]))
+    own = Own(opened, model)
+    return {"hello": own.hello, "encode": own.encode, "decode": own.decode, "margin": own.margin, "rows": own.rows}
 
 
 if __name__ == "__main__":
