@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -131,3 +133,12 @@ def test_a_bad_file_is_named(content: Any, words: str, tmp_path: Path) -> None:
         save_file(content, folder / DRAFT_VOCAB_FILE)
     with pytest.raises(ConfigError, match=words):
         TorchRuntime.from_pretrained(folder)
+
+
+def test_the_script_chooses_by_frequency_and_fills_up_with_low_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "tools")
+    script = importlib.import_module("choose_draft_vocab")
+    counts = Counter({900: 5, 7: 9, 40: 5, 41: 1})
+    assert script.chosen(counts, 4, (2, 7)) == [2, 7, 40, 900]  # 41 is the rarest; of equals the lower one would go first
+    assert script.chosen(counts, 3, (2, 7)) == [2, 7, 40]
+    assert script.chosen(counts, 8, (2, 7)) == [0, 1, 2, 3, 7, 40, 41, 900]  # never seen: the lowest
