@@ -334,8 +334,9 @@ class TorchRuntime:
                 f"{len(call.tokens)} rows from position {call.base} on exceed the context length of {self._info.context_length}"
             )
         # An id outside the embedding would be an assertion on the device, which a CUDA context does not survive.
-        if max(call.tokens) >= self._info.vocabulary:
-            raise NotStarted(f"token {max(call.tokens)} is outside the vocabulary of {self._info.vocabulary}")
+        for token in (max(call.tokens), min(call.tokens)):
+            if not 0 <= token < self._info.vocabulary:
+                raise NotStarted(f"token {token} is outside the vocabulary of {self._info.vocabulary}")
 
     def _run(self, call: Forward, held: _Session) -> Rows:
         end = call.base + len(call.tokens)
@@ -418,7 +419,7 @@ class TorchRuntime:
             raise NotStarted(f"session {call.session} has no head to draft with")
         if held.open is not None:
             raise NotStarted(f"session {call.session} has rows from position {held.open.base} on that were not settled")
-        if call.current >= self._info.vocabulary:
+        if not 0 <= call.current < self._info.vocabulary:
             raise NotStarted(f"token {call.current} is outside the vocabulary of {self._info.vocabulary}")
         try:
             with torch.inference_mode():
