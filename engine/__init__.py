@@ -59,8 +59,11 @@ from .events import SpanVerified as SpanVerified
 from .events import TrimCause as TrimCause
 from .events import Trimmed as Trimmed
 from .events import Verdict as Verdict
+from .hooks import REST as REST
+from .hooks import AnyObserver as AnyObserver
 from .hooks import Observer as Observer
 from .hooks import Recorder as Recorder
+from .hooks import SessionObserver as SessionObserver
 from .invariants import account_violations as account_violations
 from .invariants import state_violations as state_violations
 from .invariants import view_violations as view_violations
@@ -103,6 +106,8 @@ __all__ = [
     "DISCARD_REASONS",
     "EVENT_TYPES",
     "NEW",
+    "REST",
+    "AnyObserver",
     "Ask",
     "CheckpointRetired",
     "Committed",
@@ -156,6 +161,7 @@ __all__ = [
     "SessionDropped",
     "SessionFinished",
     "SessionInUse",
+    "SessionObserver",
     "SessionOpened",
     "SessionResumed",
     "SessionState",

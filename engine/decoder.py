@@ -25,7 +25,7 @@ from .drafting import DraftSource, HeadSource, PromptLookup
 from .drivers import Live
 from .errors import ConfigError, SessionClosed
 from .events import Record, SessionOpened, SessionResumed
-from .hooks import Cancel, Clock, Hooks, Observer, Observers, Recorder
+from .hooks import AnyObserver, Cancel, Clock, Hooks, Observers, Recorder, SessionObserver
 from .life import open_session, resume_session
 from .reducer import fold
 from .requests import Context
@@ -98,7 +98,7 @@ class Decoder:
             none), or a Policy. What ``auto`` has measured in one session the decoder's next one begins with.
         source: ``auto`` (the model's head if it has one, else serial decoding), ``mtp``, ``prompt_lookup``, ``none``, or a
             DraftSource.
-        observers: called with every Record, best effort.
+        observers: called with every Record, or SessionObservers; best effort.
         recorder: keeps every Record; part of the decode.
         text: the vocabulary's text, needed for ``stop_texts`` only.
         max_sessions: most live sessions on the runtime, those of other decoders counted.
@@ -115,7 +115,7 @@ class Decoder:
         *,
         policy: PolicyLike = "auto",
         source: SourceName | DraftSource = "auto",
-        observers: Iterable[Observer] = (),
+        observers: Iterable[AnyObserver] = (),
         recorder: Recorder | None = None,
         text: TextSource | None = None,
         max_sessions: int = 64,
@@ -130,8 +130,8 @@ class Decoder:
             raise ConfigError(f"observers must be a sequence of functions, not {observers!r}: put it into a list")
         observers = tuple(observers)
         for observer in observers:
-            if not callable(observer):
-                raise ConfigError(f"an observer must be a function of one Record, not {observer!r}")
+            if not callable(observer) and not isinstance(observer, SessionObserver):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ConfigError(f"an observer must be a function of one Record or have a method watch, not {observer!r}")
         if type(max_sessions) is not int or max_sessions < 1:
             raise ConfigError(f"max_sessions must be an integer of at least 1, not {max_sessions!r}")
         self.runtime = runtime
@@ -319,7 +319,7 @@ class Decoder:
             share,
             session,
             source=self._source if drafting else None,
-            observers=self.observers,
+            watch=self.observers.of(state),
             recorder=self._recorder,
             clock=self._clock,
             state=state,

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from .drafting import Drafter, DraftSource
 from .errors import NotStarted, RuntimeContractError, described
 from .events import Event, Record, RuntimeFailed
-from .hooks import Clock, Hooks, Observers, Recorder
+from .hooks import Clock, Hooks, Recorder, Watch
 from .life import drop_session
 from .reducer import reduce
 from .requests import AskDraft, AskStop, Configure, Context, Drop, Failed, Floor, Open, Poll, Reset, Script, StopVerdict
@@ -41,7 +41,7 @@ class Live:
         session: int,
         *,
         source: DraftSource | None,
-        observers: Observers,
+        watch: Watch,
         recorder: Recorder | None,
         clock: Clock,
         state: SessionState = NEW,
@@ -60,9 +60,9 @@ class Live:
         self.failure: RuntimeFailed | None = None
         self._runtime = runtime
         self._share = share
-        self._observers = observers
+        self._watch = watch
         self._recorder = recorder
-        self._watched = recorder is not None or bool(observers)
+        self._watched = recorder is not None or watch.awake
         self._clock = clock.read
         self._epoch = clock.epoch
         self._drafter: Drafter | None = source.open(session, self._ask_head) if source is not None else None
@@ -87,6 +87,11 @@ class Live:
     def context(self, extras: Extras) -> Context:
         """What the scripts of this turn must know."""
         return Context(session=self.session, polls=self.hooks.polls, asks=self.hooks.asks, extras=extras)
+
+    def wake(self) -> None:
+        """A turn is about to begin: observers that rested are told again."""
+        self._watch.wake()
+        self._watched = self._recorder is not None or self._watch.awake
 
     def run(self, script: Script[SessionState]) -> None:
         """Drive a script to its end, or to the next boundary after an interrupt.
@@ -165,8 +170,11 @@ class Live:
                     self._recorder_failed(exc)
         # Written once, whatever comes now; an observer may miss a record to an interrupt, the recorder may not.
         self._writing, self._unsent = False, None
-        interrupt = self._observers.notify(record)
+        watch = self._watch
+        interrupt = watch.notify(record)
         self.interrupt = self.interrupt or interrupt
+        if not watch.awake and self._recorder is None:
+            self._watched = False
 
     def flush(self) -> bool:
         """Have the recorder keep what it was given; False if it cannot, or could not write before."""

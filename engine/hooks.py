@@ -5,19 +5,51 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, runtime_checkable
 
 import attrs
 
 from .events import Record
 from .text import StopMatcher
 
-__all__ = ["Cancel", "Clock", "Hooks", "Observer", "Observers", "Recorder"]
+if TYPE_CHECKING:
+    from .state import SessionState
+
+__all__ = ["REST", "AnyObserver", "Cancel", "Clock", "Hooks", "Observer", "Observers", "Recorder", "SessionObserver"]
 
 log = logging.getLogger("spanfold.engine")
 
 #: An observer: called with every record, best effort; an error in it is counted, logged once and never felt.
-Observer = Callable[[Record], object]
+#: One that returns ``REST`` is left in peace until the session's next turn begins.
+Observer: TypeAlias = Callable[[Record], object]
+
+
+class _Rest:
+    def __repr__(self) -> str:
+        return "REST"
+
+
+#: What an observer returns that wants no more of this turn; where nobody wants any, records are not even made.
+REST: Final = _Rest()
+
+
+@runtime_checkable
+class SessionObserver(Protocol):
+    """Something that observes every session by an observer of its own, so that sessions of several runtimes keep apart."""
+
+    def watch(self, state: SessionState) -> Observer:
+        """The observer of one session, asked for when it is opened or resumed, before its first record.
+
+        That is in the caller's thread and context, as are the records that begin a turn (SessionOpened, SessionResumed,
+        Extended); the others come from where the session is stepped.
+
+        Args:
+            state: what the session goes on from: ``NEW``, or for a resumed one the fold of its log.
+        """
+        ...
+
+
+AnyObserver: TypeAlias = Observer | SessionObserver
 
 
 @attrs.frozen
@@ -60,25 +92,69 @@ Cancel = Callable[[], bool] | CancelEvent
 class Observers:
     """The observers of a decoder, and how often each has failed."""
 
-    def __init__(self, observers: Iterable[Observer]) -> None:
+    def __init__(self, observers: Iterable[AnyObserver]) -> None:
         self._all = tuple(observers)
         self.errors = [0] * len(self._all)
 
-    def __bool__(self) -> bool:
-        return bool(self._all)
+    def of(self, state: SessionState) -> Watch:
+        """Those of one session; see SessionObserver.watch. Best effort as ever: one that fails here is missing in the session."""
+        watch = Watch(self)
+        for at, observer in enumerate(self._all):
+            if not isinstance(observer, SessionObserver):
+                watch.add(at, observer)
+                continue
+            try:
+                watch.add(at, observer.watch(state))
+            except Exception as exc:
+                self.failed(at, observer, exc)
+        return watch
+
+    def failed(self, at: int, observer: object, exc: Exception) -> None:
+        """Count an error, and log the first one."""
+        self.errors[at] += 1
+        if self.errors[at] == 1:
+            log.error("observer %r failed; it is told further records, further errors are only counted", observer, exc_info=exc)
+
+
+class Watch:
+    """The observers of one session.
+
+    Attributes:
+        awake: whether any of them wants the next record.
+    """
+
+    def __init__(self, owner: Observers) -> None:
+        self._owner = owner
+        self._all: list[tuple[int, Observer]] = []
+        self._awake: list[tuple[int, Observer]] = []
+        self.awake = False
+
+    def add(self, at: int, observer: Observer) -> None:
+        """Take in the decoder's observer number ``at``, or what it watches this session by."""
+        self._all.append((at, observer))
+        self.wake()
+
+    def wake(self) -> None:
+        """A turn begins: all of them are told again."""
+        self._awake = self._all.copy()
+        self.awake = bool(self._awake)
 
     def notify(self, record: Record) -> BaseException | None:
-        """Tell all of them. Returns an interrupt that came meanwhile, for the driver to raise at a boundary."""
+        """Tell all that are awake. Returns an interrupt that came meanwhile, for the driver to raise at a boundary."""
         interrupt: BaseException | None = None
-        for at, observer in enumerate(self._all):
+        resting: list[tuple[int, Observer]] | None = None
+        for pair in self._awake:
+            at, observer = pair
             try:
-                observer(record)
-            except Exception:
-                self.errors[at] += 1
-                if self.errors[at] == 1:
-                    log.exception("observer %r failed; it is told further records, further errors are only counted", observer)
+                if observer(record) is REST:
+                    resting = [*(resting or ()), pair]
+            except Exception as exc:
+                self._owner.failed(at, observer, exc)
             except BaseException as exc:
                 interrupt = exc
+        if resting:
+            self._awake = [pair for pair in self._awake if pair not in resting]
+            self.awake = bool(self._awake)
         return interrupt
 
 

@@ -176,6 +176,7 @@ class Session:
             turning = self._decoder.turning(options)
             sampling = masking(Sampling(), turning.stops, turning.limits, state.runtime, length)
             extended = Extended(tokens=given, limits=turning.limits, stops=turning.stops, sampling=sampling, turn=state.turn.number + 1)
+            self._live.wake()
             self._live.run(extend_session(extended, state, self._context()))
             error = self._take_error()
             if self._live.state.turn.number == extended.turn:  # also where an interrupt came with the event

@@ -8,10 +8,10 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Literal, NoReturn
+from typing import Final, Literal, NoReturn
 
-from .. import registry
-from ..errors import SpanfoldError
+from .. import extensions, registry
+from ..errors import ConfigError, SpanfoldError
 from .terminal import Terminal
 from .trace_arguments import TRACE_COMMANDS, add_trace_commands
 
@@ -51,8 +51,12 @@ def _width(text: str) -> int | Literal["auto"]:
         raise argparse.ArgumentTypeError(f"must be auto or an integer of at least 0, not {text!r}") from error
 
 
-def parser() -> argparse.ArgumentParser:
-    """The parser of all commands."""
+#: The commands of the engine itself; the others are added by packages (extensions.py) and looked for only when needed.
+BUILT_IN: Final = ("generate", *TRACE_COMMANDS, "backends")
+
+
+def parser(*, extended: bool = True) -> argparse.ArgumentParser:
+    """The parser of all commands; with ``extended`` False, of the engine's own."""
     made = _Parser(prog="spanfold", description="Decode language models with native multi-token prediction, and account for it.")
     made.add_argument("--version", action="version", version=f"spanfold {_version()}")
     commands = made.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
@@ -89,11 +93,18 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--events", action="store_true", help="print the event log as it happens")
     one.add_argument("--compare", action="store_true", help="also run without speculation and compare tokens and speed")
     one.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    for watching in extensions.watchings().values():
+        watching.arguments(one)
 
     add_trace_commands(commands)
 
     two = commands.add_parser("backends", help="list what is installed and what an extra would add")
     two.add_argument("--json", action="store_true", help="print one JSON array instead of text")
+    if extended:
+        for command in extensions.commands().values():
+            if command.name in BUILT_IN:
+                raise ConfigError(f"an installed package announces a command {command.name!r}, which is one of the engine's own; remove it")
+            command.arguments(commands.add_parser(command.name, help=command.summary, description=f"{command.summary}."))
     return made
 
 
@@ -115,7 +126,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0, 1 (violated, diverged, different), 2 (an error), 130 (interrupted).
     """
-    args = parser().parse_args(argv)
+    given = list(sys.argv[1:] if argv is None else argv)
+    try:
+        args = parser(extended=not given or given[0] not in BUILT_IN).parse_args(given)
+    except ConfigError as error:  # of an installed package that adds to the command line
+        sys.stderr.write(f"spanfold: {error}\n")
+        return ERROR
     if sys.stdout is None:
         if sys.stderr is not None:
             sys.stderr.write(f"spanfold {args.command}: standard output is closed: leave it open, or send it to {os.devnull}\n")
@@ -126,6 +142,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _backends(args, terminal)
         if args.command in TRACE_COMMANDS:
             return _on_traces(args, terminal)
+        if args.command not in BUILT_IN:
+            command = extensions.commands()[args.command]
+            extensions.require(f"spanfold {command.name}", command.needs, command.extra)
+            return command.run(args, terminal)
         from .generate import run
 
         return run(args, terminal)

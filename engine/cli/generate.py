@@ -17,6 +17,8 @@ from attrs import evolve
 from ..decoder import Decoder, PolicyLike, Result
 from ..errors import ConfigError, DecodeFailed, RecorderFailed
 from ..events import Prefilled, Record, SerialDecoded
+from ..extensions import watchings
+from ..hooks import AnyObserver
 from ..registry import Opened, OpenOptions, backend
 from ..replay.rounds import RoundCounter
 from ..runtime import NO_EXTRAS, Extras
@@ -51,11 +53,12 @@ def run(args: argparse.Namespace, terminal: Terminal) -> int:
     with ExitStack() as stack:
         # The trace is opened first: a path that cannot be written is better known before a model is loaded.
         recorder = stack.enter_context(TraceWriter(args.trace, redact=args.redact)) if args.trace is not None else None
+        watching = [stack.enter_context(one.open(args, terminal)) for one in watchings().values()]
         opened = chosen.open(options)
         stack.callback(opened.runtime.close)
         terminal.clear_status()
         command = _Generation(args, terminal, opened, tuple(opened.encode(prompt, args.chat)))
-        return command.run(recorder)
+        return command.run(recorder, [one for one in watching if one is not None])
 
 
 def _prompt(args: argparse.Namespace) -> str:
@@ -83,9 +86,9 @@ class _Generation:
         self._rounds = RoundCounter()
         self._source: Any = "none" if args.no_speculation else "prompt_lookup" if args.prompt_lookup else "auto"
 
-    def run(self, recorder: TraceWriter | None) -> int:
+    def run(self, recorder: TraceWriter | None, watching: Sequence[AnyObserver] = ()) -> int:
         args, terminal = self._args, self._terminal
-        observers: list[Callable[[Record], object]] = []
+        observers = list(watching)
         if args.events:
             log = EventLog(self._opened.text)
             show = terminal.note if args.json else terminal.line
@@ -140,7 +143,7 @@ class _Generation:
         self,
         *,
         speculating: bool,
-        observers: Sequence[Callable[[Record], object]] = (),
+        observers: Sequence[AnyObserver] = (),
         recorder: TraceWriter | None = None,
         show: Callable[[str], None] | None = None,
         max_tokens: int | None = None,
