@@ -24,24 +24,33 @@ import attrs
 from attrs import field
 
 from .errors import ConfigError
+from .estimates import (
+    COST_MEMORY,
+    FIRST_CHANCE,
+    LOSES,
+    ONE,
+    PAYS,
+    PAYS_WELL,
+    SURE,
+    believed,
+    choice,
+    cost_curve,
+    hopeful_width,
+    smoothed,
+    trusted,
+)
 from .evolving import evolver
 from .values import WIDEST, flag, ids, integer, one_of
 
 __all__ = ["Pace", "after_serial", "after_span", "carried", "first_pace"]
 
-ONE: Final = 1 << 16  # a chance of 1
-
-# What is taken to be so before it is known.
 FIRST_WIDTH: Final = 2  # of the spans that find out what a span costs
-FIRST_CHANCE: Final = ONE * 3 // 4  # of depth 1; of a deeper one: a little less than of the depth before it
-DEEPER: Final = 16
 
 # How fast estimates follow.
 MEMORY: Final = 32  # observations that a chance remembers
-COST_MEMORY: Final = 16  # rounds that a cost remembers
+NEW_TEXT: Final = 8  # observations that a chance keeps from one session to the next: another text may be drafted otherwise
 BEAT: Final = 8  # rounds from one choice of the width to the next; at first every round is followed by one
 FORGET: Final = 128  # rounds after which a width that is not in use is known a little less
-SWITCH: Final = 64  # another width must be better by one part in so many
 
 # When drafting stops: debts in serial steps.
 DEBT_DOUBTED: Final = 4  # where the estimates say that it does not pay
@@ -59,15 +68,12 @@ COOL_DOWN_MOST: Final = 512
 FAILS_MOST: Final = 3  # a cool-down doubles so many times
 REPAY: Final = 64  # over which the loss of a failed probe is spread
 SETTLED: Final = 32  # of drafting, after which earlier failures do not count
-HOPE: Final = FIRST_CHANCE  # what a probe hopes for at every depth
 
 # When the cost of a serial step is measured again, in forwards of drafting.
 MEASURE: Final = 128  # where drafting pays well
 MEASURE_FIRST: Final = 24  # ... and it was measured once
 MEASURE_CLOSE: Final = 3  # else: after 6 forwards, 12, 24, 48, 64
-
-#: How well drafting pays by the estimates: it costs time, it gains nothing to speak of, it gains, it gains half as much again.
-LOSES, EVEN, PAYS, PAYS_WELL = range(4)
+FRESH: Final = 8  # before drafting stops
 
 
 def _sizes(owner: Any, attribute: object, got: tuple[int, ...]) -> None:
@@ -171,10 +177,13 @@ def first_pace(most: int, draft_ns: int = 0) -> Pace:
 def carried(pace: Pace, forwards: int) -> Pace:
     """What a session of ``forwards`` forwards leaves to the next one, which goes on as if it were the same.
 
-    What was collected goes into the estimates: it is recorded as a prior, and packed counts are no integers for a trace.
+    What was collected goes into the estimates: it is recorded as a prior, and packed counts are no integers for a trace. The machine is
+    the same, the text may be another: costs are known as before, chances less, and a probe need not wait for what failed before.
     """
     known = _renewed(pace, *_collected(pace), pace.accepted, pace.judged)
-    return _evolve(pace, forwards=pace.forwards + forwards, draft_ns=0, **known)
+    known["seen"] = tuple([min(count, max(NEW_TEXT >> depth, 1)) for depth, count in enumerate(known["seen"])])
+    now = pace.forwards + forwards
+    return _evolve(pace, forwards=now, draft_ns=0, fails=0, resume_at=min(pace.resume_at, now + COOL_DOWN), **known)
 
 
 # -- after a round -----------------------------------------------------------------------------------------------------
@@ -185,11 +194,15 @@ def after_serial(pace: Pace, cost: int, forwards: int, draft_ns: int) -> Pace:
     now = pace.forwards + forwards
     costs, samples = pace.costs, pace.samples
     count, cost = samples[0], cost or 1  # where nothing costs anything, all widths cost the same
-    costs = (_smoothed(costs[0], cost, count), *costs[1:])
-    if count < COST_MEMORY:
-        samples = (count + 1, *samples[1:])
-    serial = costs[0] if count else _trusted(costs, samples)
     debt = pace.debt + draft_ns - pace.draft_ns  # a draft that was asked for in vain is lost too
+    if not pace.off and count > 1 and debt > DEBT_DOUBTED * pace.serial and 4 * cost > 5 * costs[0]:
+        # The debt was counted with a serial step that has become slower meanwhile, and so has all else.
+        now_serial = min(cost, 2 * costs[0])
+        costs, debt = tuple([one * now_serial // costs[0] for one in costs]), debt // 2
+    else:
+        costs = (smoothed(costs[0], cost, count), *costs[1:])
+    samples = (believed(pace.costs[0], cost, count), *samples[1:])
+    serial = costs[0] if count else trusted(costs, samples)
     known = {"costs": costs, "samples": samples, "serial": serial, "measured": now, "draft_ns": draft_ns}
     if not pace.off:
         return _evolve(pace, width=pace.chosen, debt=debt, **known)
@@ -197,7 +210,7 @@ def after_serial(pace: Pace, cost: int, forwards: int, draft_ns: int) -> Pace:
         debt = 0
     width = 0
     if now >= pace.resume_at and PROBE_SHARE * (pace.probes + 1) <= now:
-        width = _hopeful_width(_curve(costs, samples, serial))
+        width = hopeful_width(cost_curve(costs, samples, serial))
     return _evolve(pace, width=width, probe=width > 0, debt=debt, **known)
 
 
@@ -217,16 +230,16 @@ def after_span(pace: Pace, drafted: int, accepted: int, rejected: bool, committe
     if debt < 0:
         debt = 0
     passed, met = pace.accepted + _ONCE[accepted], pace.judged + _ONCE[accepted + rejected]
-    if drafted == pace.chosen and pace.rounds < pace.beat and debt <= DEBT_DOUBTED * serial and not pace.probe:
-        # Nearly every round: what it says is collected. Far-off costs count for a bounded share, as in _smoothed.
-        bound = usual >> 2
-        cost = usual - bound if cost < usual - bound else usual + bound if cost > usual + bound else cost
+    bound = usual >> 2
+    ordinary = drafted == pace.chosen and pace.rounds < pace.beat and cost >= usual - bound
+    if ordinary and debt <= DEBT_DOUBTED * serial and not pace.probe:
+        # Nearly every round: what it says is collected. Costs far above count for a bounded share, as in smoothed.
         return _evolve(
             pace,
             debt=debt,
             draft_ns=draft_ns,
             rounds=pace.rounds + 1,
-            spent=pace.spent + cost,
+            spent=pace.spent + (cost if cost < usual + bound else usual + bound),
             accepted=passed,
             judged=met,
         )
@@ -245,10 +258,12 @@ def _chosen(pace: Pace, now: int, loss: int) -> Pace:
         seen = (*seen[: pace.chosen], *[n // 2 for n in seen[pace.chosen :]])
         pace = _evolve(pace, samples=samples, seen=seen, renewed=now)
     if samples[0] < 2:
-        serial = _trusted(pace.costs, samples)
-    chosen, gain = _choice(pace.chosen, _curve(pace.costs, samples, serial), pace.chances, seen)
+        serial = trusted(pace.costs, samples)
+    chosen, gain = choice(pace.chosen, cost_curve(pace.costs, samples, serial), pace.chances, seen)
     known = {"chosen": chosen, "gain": gain, "serial": serial, "beat": _beat(samples[chosen], seen[0])}
     if pace.debt > DEBT_DOUBTED * serial and _stops(pace.debt, serial, gain, seen[0]):
+        if now - pace.measured > FRESH:
+            return _evolve(pace, width=0, reason="measuring", **known)
         fails = pace.fails if now - pace.since < SETTLED else 0
         wait = COOL_DOWN + COOL_DOWN * max(loss, 0) // max(serial, 1) << fails
         return _evolve(
@@ -270,7 +285,7 @@ def _after_probe(pace: Pace, now: int, loss: int) -> Pace:
     """Begin again, or wait longer. What a probe loses is no debt: probes are bounded by their number."""
     serial = max(pace.serial, 1)
     debt = max(pace.debt + min(loss, 0), 0)
-    chosen, gain = _choice(pace.chosen, _curve(pace.costs, pace.samples, serial), pace.chances, pace.seen)
+    chosen, gain = choice(pace.chosen, cost_curve(pace.costs, pace.samples, serial), pace.chances, pace.seen)
     probes = max(pace.probes + 1, (now - CREDIT) // PROBE_SHARE)
     if loss < 0 and gain >= PAYS and debt < (DEBT_MOST - HEADROOM) * serial:
         beat = _beat(pace.samples[chosen], pace.seen[0])
@@ -309,30 +324,15 @@ def _interval(count: int, gain: int) -> int:
 # -- estimates ---------------------------------------------------------------------------------------------------------
 
 
-def _smoothed(old: int, sample: int, count: int) -> int:
-    """A cost after one more sample, ``count`` of which it rests on already. A sample far off moves it by a bounded share."""
-    if not count:
-        return sample
-    if count == 1 and not old <= 2 * sample <= 4 * old:
-        return min(old, sample)  # the first of a kind is often slow
-    change, bound = sample - old, old >> 2
-    if change > bound:
-        change = bound
-    elif change < -bound:
-        change = -bound
-    return old + change // (count + 1 if count < COST_MEMORY else COST_MEMORY)
-
-
-def _trusted(costs: tuple[int, ...], samples: tuple[int, ...]) -> int:
-    """The cost of a serial step that was measured once: no more than that of any span."""
-    return min([costs[0], *[cost for cost, count in zip(costs, samples, strict=True) if count > 1]])
-
-
 def _learned(pace: Pace, drafted: int, cost: int, accepted: int, judged: int) -> dict[str, Any]:
     """The estimates after the rounds that were collected and one more, of ``drafted`` drafts; the counts include it."""
     costs, samples = _collected(pace)
-    costs[drafted] = _smoothed(costs[drafted], cost, samples[drafted])
-    samples[drafted] = min(samples[drafted] + 1, COST_MEMORY)
+    count, old = samples[drafted], costs[drafted]
+    curve = cost_curve(pace.costs, pace.samples, pace.serial)
+    if drafted < len(curve) and 4 * cost < 3 * curve[drafted]:  # what is known of the others is of a slower time
+        samples[1:] = [min(n, SURE - 1) for n in samples[1:]]
+    costs[drafted] = smoothed(old, cost, count)
+    samples[drafted] = believed(old, cost, count)
     return _renewed(pace, costs, samples, accepted, judged)
 
 
@@ -376,69 +376,7 @@ def _beat(count: int, seen: int) -> int:
     return BEAT - 1 if count == COST_MEMORY else BEAT // 2 - 1
 
 
-def _curve(costs: tuple[int, ...], samples: tuple[int, ...], serial: int) -> list[int]:
-    """The cost of a round by width, from 0 to twice the widest that was measured.
-
-    Between two measured widths: on a line. Beyond the widest: on with the last slope; with half of it where only one was measured, so
-    that a wider one is tried.
-    """
-    curve = [serial]
-    at = slope = spans = 0
-    for width in range(1, len(costs)):
-        if samples[width] > 1:
-            low, cost, gap = curve[at], costs[width], width - at
-            curve += [low + (cost - low) * step // gap for step in range(1, gap)]
-            curve.append(cost)
-            slope, at, spans = (cost - low) // gap if cost > low else 0, width, spans + 1
-    if spans == 1:
-        slope //= 2
-    last = curve[at]
-    curve += [last + slope * step for step in range(1, min(len(costs) - 1, 2 * at) - at + 1)]
-    return curve
-
-
 def _bound(pace: Pace, width: int) -> int:
     """The most that a round of a width that is hardly known can count for."""
-    curve = _curve(pace.costs, pace.samples, pace.serial)
+    curve = cost_curve(pace.costs, pace.samples, pace.serial)
     return 2 * curve[width] if width < len(curve) else (2 * width + 1) * pace.serial
-
-
-# -- choices -----------------------------------------------------------------------------------------------------------
-
-
-def _choice(chosen: int, curve: list[int], chances: tuple[int, ...], seen: tuple[int, ...]) -> tuple[int, int]:
-    """The width from 1 on with the most tokens per time, and how well it pays against ``curve[0]``."""
-    if len(curve) == 1:
-        return chosen, PAYS_WELL
-    best, most, least = 0, 0, 1  # a width, its tokens, its cost
-    held, spent = 0, 1  # those of the present one
-    tokens = reach = ONE
-    chance = FIRST_CHANCE
-    for width in range(1, len(curve)):
-        chance = chances[width - 1] if seen[width - 1] else chance - chance // DEEPER
-        reach = reach * chance // ONE
-        tokens += reach
-        cost = curve[width]
-        if tokens * least > most * cost:
-            best, most, least = width, tokens, cost
-        if width == chosen:
-            held, spent = tokens, cost
-    if best != chosen and most * spent * SWITCH <= held * least * (SWITCH + 1):
-        best = chosen
-    won, paid = most * curve[0], least * ONE
-    return best, LOSES if won <= paid else EVEN if 16 * won <= 17 * paid else PAYS if 2 * won <= 3 * paid else PAYS_WELL
-
-
-def _hopeful_width(curve: list[int]) -> int:
-    """The least width that gains an eighth if every draft has a fair chance; else the one that gains most; 0: nothing is measured."""
-    best, most, least = 0, 0, 1
-    tokens = reach = ONE
-    for width in range(1, len(curve)):
-        reach = reach * HOPE // ONE
-        tokens += reach
-        cost = curve[width]
-        if 8 * tokens * curve[0] > 9 * cost * ONE:
-            return width
-        if tokens * least > most * cost:
-            best, most, least = width, tokens, cost
-    return best

@@ -38,7 +38,7 @@ def on_opened(state: SessionState, event: SessionOpened, to: Phase) -> SessionSt
 def _pace(policy: Policy, draft: DraftInfo | None, prior: Pace | None, rules: int) -> Pace | None:
     """Where a policy ``auto`` begins."""
     if policy.kind == "auto" and rules < AUTO_SINCE:
-        refuse(f"rules version {rules} has no policy 'auto'")
+        refuse(f"the policy 'auto' of rules version {rules} is not known here, that of version {AUTO_SINCE} is")
     if policy.kind != "auto" or draft is None:
         if prior is not None:
             refuse("a prior is for a policy 'auto' that drafts")

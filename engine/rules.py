@@ -34,11 +34,12 @@ __all__ = [
     "width",
 ]
 
-VERSION: Final = 2
+VERSION: Final = 3
 
-#: The versions whose logs this one decides as they were decided. Version 2 brought the policy ``auto``; fixed widths are as before.
-DECIDED_ALIKE: Final[frozenset[int]] = frozenset({1, 2})
-AUTO_SINCE: Final = 2
+#: The versions whose logs this one decides as they were decided. Version 2 brought the policy ``auto``, which version 3 decides
+#: otherwise: logs of it are known from then on. Fixed widths are as before.
+DECIDED_ALIKE: Final[frozenset[int]] = frozenset({1, 2, 3})
+AUTO_SINCE: Final = 3
 
 #: Processors known to be pure functions of (row logits, true prefix, absolute index). Any other makes rounds serial.
 PURE_PROCESSORS: Final[frozenset[str]] = frozenset()

@@ -2,8 +2,8 @@
 
     python tools/mutants.py [--jobs 2] [--only rules.py] [--sample 0.2] [--list] [--show 17]
 
-What is mutated: rules.py, adaptive.py, reducer.py and the handlers behind it, transitions.py, positions.py, round.py, life.py and
-repairs.py, each by its syntax tree (comparisons, boolean and arithmetic operators, constants by one, conditions, removed statements,
+What is mutated: rules.py, adaptive.py, estimates.py, reducer.py and the handlers behind it, transitions.py, positions.py, round.py, life.py
+and repairs.py, each by its syntax tree (comparisons, boolean and arithmetic operators, constants by one, conditions, removed statements,
 yields of events left out, swapped arguments). Nothing on disk changes: a mutant replaces its module in a forked process, which then
 runs the kill set in order of speed and stops at the first failure. A mutant that hangs counts as killed.
 
@@ -38,6 +38,7 @@ TARGETS = (
     "positions.py",
     "rules.py",
     "adaptive.py",
+    "estimates.py",
     "transitions.py",
     "checks.py",
     "reducer.py",

@@ -132,7 +132,7 @@ def test_rules_that_this_engine_does_not_have_are_said_so_and_are_no_divergence(
     log, _ = changed(LOGS["plain"], SessionOpened, rules=7)
     result = Replayer(fail_fast=False).replay(log)
     assert (result.outcome, result.divergence) == ("unknown_rules", None)
-    assert result.sentence == "this log was made by rules version 7, this engine has version 2"
+    assert result.sentence == "this log was made by rules version 7, this engine has version 3"
     with pytest.raises(UnknownRules) as caught:
         Replayer().replay(log)
     assert isinstance(caught.value, ConfigError) and (caught.value.version, caught.value.known, caught.value.seq) == (7, 2, 0)

@@ -39,18 +39,25 @@ class Model:
 
 
 class Clocked(ScriptedRuntime):
-    """The scripted runtime with a span surcharge, which `Costs` has not, and with noise on what it reports."""
+    """The scripted runtime with a span surcharge, which `Costs` has not, with noise on what it reports, on a machine of changing pace.
 
-    def __init__(self, model, drafts, noise):
+    ``pace(n)`` is how many times slower the forward number n is, and the draft before it.
+    """
+
+    def __init__(self, model, drafts, noise, pace):
         row, head = round(SERIAL * model.row), round(SERIAL * model.head)
         costs = Costs(forward=SERIAL - row, row=row, step=head)
         super().__init__(hash_target(5, 997), drafts=drafts, depth=WIDEST, costs=costs, record=False)
-        self._surcharge, self._noise, self._calls = round(SERIAL * model.span), noise, 0
+        self._surcharge, self._noise, self._calls, self._pace = round(SERIAL * model.span), noise, 0, pace
 
     def forward(self, calls):
         (rows,) = super().forward(calls)
         cost = rows.cost_ns + (0 if calls[0].canonical else self._surcharge)
-        return (attrs.evolve(rows, cost_ns=self._noisy(cost)),)
+        return (attrs.evolve(rows, cost_ns=self._noisy(round(cost * self._pace(self._calls + 1)))),)
+
+    def draft(self, calls):
+        (draft,) = super().draft(calls)
+        return (attrs.evolve(draft, cost_ns=round(draft.cost_ns * self._pace(self._calls + 1))),)
 
     def _noisy(self, cost):
         self._calls += 1
@@ -146,10 +153,10 @@ def worst_window(model, rounds, tokens=256):
     return worst
 
 
-def simulate(model, acceptance, *, tokens, seed=0, noise=0.0, sessions=1):
+def simulate(model, acceptance, *, tokens, seed=0, noise=0.0, sessions=1, pace=lambda forward: 1):
     """Decode ``tokens`` tokens after the prompt's own, in so many sessions of one decoder."""
     records = []
-    runtime = Clocked(model, drafted(acceptance, seed), noise)
+    runtime = Clocked(model, drafted(acceptance, seed), noise, pace)
     each = tokens // sessions
     with Decoder(runtime, observers=[records.append], clock=runtime.clock) as decoder:
         for session in range(sessions):
