@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from .batch import BATCH
 from .capability import CAPABILITY
 from .decoding import DECODING
 from .head import HEAD
@@ -14,4 +15,4 @@ from .target import TARGET
 
 __all__ = ["CHECKS"]
 
-CHECKS: Final[tuple[Check, ...]] = (*INTERFACE, *TARGET, *HEAD, *CAPABILITY, *DECODING, *MACHINE)
+CHECKS: Final[tuple[Check, ...]] = (*INTERFACE, *TARGET, *BATCH, *HEAD, *CAPABILITY, *DECODING, *MACHINE)

@@ -104,6 +104,7 @@ class Driven:
         self.speculative: tuple[int, ...] = ()
         self.predictions: tuple[int, ...] = ()
         self.cut = False
+        self._named = 0
         self.runtime.open_session(self.number, self.sampling, self.drafting)
         self.check()
 
@@ -144,8 +145,9 @@ class Driven:
         head = view.head_position
         if head is None:
             raise ContractBroken("view says head position None for a session that drafts with the head")
-        most = position if self.speculative else base
-        expect(0 <= head <= most, f"view says head position {head}, beyond the target's {most} rows")
+        # The pair of the newest row is known once a draft has named current, or where a cut left its second half behind.
+        most = max(base - 1, self._named, 0)
+        expect(0 <= head <= most, f"view says head position {head} at the target's position {position}, where {most} pairs are canonical")
         return view
 
     # The calls.
@@ -217,6 +219,7 @@ class Driven:
             self.cut = True
         self.current = tokens[position]
         del self.rows[position:]
+        self._named = len(self.rows)
         self.check()
 
     def take_back(self, base: int, rows: int) -> None:
@@ -242,6 +245,7 @@ class Driven:
         expect(len(tokens) <= limit, f"at most {limit} tokens were asked for, the draft holds {len(tokens)}")
         for token in tokens:
             expect(0 <= token < self.runtime.info.vocabulary, f"the draft holds {token}, outside the vocabulary")
+        self._named = len(self.rows)
         view = self.check()
         if len(self.rows) + 1 <= info.context_length and (tokens or not self.cut):
             expect(

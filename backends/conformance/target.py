@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ...engine.errors import NotStarted
-from ...engine.runtime import Extras, Failure, Forward, Rows, Settle, Settled
+from ...engine.runtime import Extras, Forward, Rows, Settle
 from ...engine.values import Sampling
 from .bench import Bench
 from .outcome import NotApplicable, broken, expect
 from .registry import Checks
-from .session import Driven, must_raise, must_refuse, only
+from .session import must_raise, must_refuse
 
 __all__ = ["TARGET"]
 
@@ -221,6 +219,17 @@ def spans_are_refused_where_nothing_can_be_rolled_back(bench: Bench) -> None:
     session.step()
 
 
+@TARGET("Settle.rows: how many there are at most; law 8")
+def a_settle_of_rows_that_are_not_there_keeps_those_that_are(bench: Bench) -> None:
+    """After a forward that failed before it wrote a row the engine settles its rows to its base: what is below stays."""
+    bench.need_room(30)
+    session = bench.session()
+    session.prefill(bench.prompts(1, least=4)[0])
+    for rows in (1, 3):
+        session.take_back(len(session.rows), rows)
+        session.step()
+
+
 @TARGET("several sessions interleaved; law 8")
 def sessions_do_not_see_each_other(bench: Bench) -> None:
     """Prefills, spans, settles, drafts and drops of several sessions, in turn, give each what it gets alone."""
@@ -248,113 +257,45 @@ def sessions_do_not_see_each_other(bench: Bench) -> None:
             sessions[-1].prefill(prompts[0], chunk=2)
 
 
-@TARGET("several elements per call, where declared; case 1.11")
-def elements_of_one_call_are_each_as_alone(bench: Bench) -> None:
-    """Up to max_batch sessions in one call: each has its own rows, positions and cut, and one that fails harms no other."""
-    most = min(bench.info.max_batch, 3)
-    if most < 2:
-        raise NotApplicable("max_batch is 1: one element per call")
-    bench.need_room(40)
-    sessions = [bench.session() for _ in range(most)]
-    for session, prompt in zip(sessions, bench.prompts(most, least=3), strict=True):
-        session.prefill(prompt)
-    if bench.info.rollback != "none":
-        for accepted in ((0, 2, 3)[:most], (3, 0, 1)[:most]):
-            drafts = [bench.drafted(one, right, 3 - right) for one, right in zip(sessions, accepted, strict=True)]
-            _batch_span(bench, sessions, drafts)
-    calls = [
-        Forward(session=one.number, base=len(one.rows), tokens=(one.current or 0,), want="last", canonical=True) for one in sessions[:-1]
-    ]
-    calls.append(Forward(session=1 << 40, base=0, tokens=(0,), want="last", canonical=True))
-    answers = bench.runtime.forward(calls)
-    failure = answers[-1]
-    expect(isinstance(failure, Failure) and not failure.started, f"an element for an unknown session was answered with {failure!r}")
-    for session, answer in zip(sessions, answers, strict=False):
-        if session is not sessions[-1]:
-            _take(bench, session, answer, (session.current or 0,), canonical=True)
-    for session in sessions:
-        session.step()
-
-
-def _batch_span(bench: Bench, sessions: Sequence[Driven], drafts: Sequence[Sequence[int]]) -> None:
-    fed = [(one.current or 0, *draft) for one, draft in zip(sessions, drafts, strict=True)]
-    calls = [
-        Forward(session=one.number, base=len(one.rows), tokens=tokens, want="all", canonical=False)
-        for one, tokens in zip(sessions, fed, strict=True)
-    ]
-    answers = bench.runtime.forward(calls)
-    expect(len(answers) == len(calls), f"{len(calls)} elements were answered with {len(answers)}")
-    kept: list[int] = []
-    for session, answer, tokens in zip(sessions, answers, fed, strict=True):
-        kept.append(_take(bench, session, answer, tokens, canonical=False))
-    settles = [
-        Settle(session=one.number, base=len(one.rows), rows=len(tokens), position=len(one.rows) + count)
-        for one, tokens, count in zip(sessions, fed, kept, strict=True)
-    ]
-    for session, answer, count in zip(sessions, bench.runtime.settle(settles), kept, strict=True):
-        settled = only([answer], Settled, session.number)
-        expect(settled.position == len(session.rows) + count, f"one settle of several ended at position {settled.position}")
-        session.rows += session.speculative[:count]
-        session.current = session.predictions[count - 1]
-        session.speculative = session.predictions = ()
-        session.check()
-
-
-def _take(bench: Bench, session: Driven, answer: Rows | Failure, fed: Sequence[int], *, canonical: bool) -> int:
-    """Take one element of an answer to several; returns how many rows may stay."""
-    rows = only([answer], Rows, session.number)
-    expect(rows.position == len(session.rows) + len(fed), f"one forward of several ended at position {rows.position}")
-    count = 0
-    for row, chosen in enumerate(rows.predictions):
-        bench.reference.agree([*session.rows, *fed[: row + 1]], chosen, f"one forward of several, row {row}")
-        count = row + 1
-        if row + 1 < len(fed) and chosen != fed[row + 1]:
-            break
-    if canonical:
-        session.rows += fed
-        session.current = rows.predictions[0]
-    else:
-        session.speculative, session.predictions = tuple(fed), rows.predictions
-    session.check()
-    return count
-
-
 @TARGET("protocol: Sampling.masked")
 def masked_ids_are_not_chosen_below_their_index_and_may_be_from_it_on(bench: Bench) -> None:
-    """The row at position p chooses for index p + 1; a masked id is out below mask_until in spans, chunks and serial steps alike."""
+    """The row at position p chooses for index p + 1; a masked id is out below mask_until, row by row, in spans, chunks and serial steps."""
     bench.need_room(40)
+    kinds = ("serial", "chunk", "span") if bench.info.rollback != "none" else ("serial", "chunk")
     for prompt in bench.prompts(3, least=3):
         text = [*prompt, *bench.reference.continuation(prompt, 4)]
-        for index in range(len(prompt), len(text)):
-            token = text[index]
-            bench.other(token)
+        for index in range(len(prompt) + 1, len(text)):
+            bench.other(text[index])
             for until in (index, index + 1):
-                for width in (0, 2):
-                    session = bench.session(sampling=Sampling(masked=(token,), mask_until=until), judged=False)
-                    session.place(text[:index])
-                    if width and bench.info.rollback != "none":
-                        session.span([bench.other(token)] * width)
-                        chosen = session.predictions[0]
+                for kind in kinds:
+                    session = bench.session(sampling=Sampling(masked=(text[index],), mask_until=until), judged=False)
+                    session.place(text[: index - 1])
+                    fed = text[index - 2 : index + 1]  # its rows choose for index - 1, index and index + 1
+                    if kind == "serial":
+                        chosen = [session.forward([token]).predictions[0] for token in fed]
                     else:
-                        chosen = session.step().predictions[0]
-                    if until > index:
-                        expect(chosen != token, f"id {token} was chosen for index {index} and is masked below {until}")
-                    else:
-                        bench.reference.agree(text[:index], chosen, f"a row whose id is masked below {until}, at index {index}")
+                        chosen = session.forward(fed, want="all", canonical=kind == "chunk").predictions
+                    for at, token in enumerate(chosen, index - 1):
+                        if at < until and bench.reference.choice(text[:at]).token == text[index]:
+                            expect(token != text[index], f"id {token} was chosen for index {at} ({kind}) and is masked below {until}")
+                        else:
+                            bench.reference.agree(text[:at], token, f"a row for index {at} ({kind}), id {text[index]} masked below {until}")
                     session.drop()
 
 
 @TARGET("protocol: configure")
 def another_sampling_holds_for_the_rows_to_come(bench: Bench) -> None:
-    """A session that is configured anew chooses by the new sampling from the next row on, and nothing else changes."""
+    """A session that is configured anew chooses by the new sampling from the next row on; other sessions do not."""
     bench.need_room(30)
-    session = bench.session()
-    session.prefill(bench.prompts(1, least=3)[0])
-    assert session.current is not None
+    prompt = bench.prompts(1, least=3)[0]
+    session, other = bench.session(), bench.session()
+    for one in (session, other):
+        one.prefill(prompt)
     token = bench.reference.choice(session.canonical).token
     bench.other(token)
     bench.runtime.configure(session.number, Sampling(masked=(token,), mask_until=1 << 40))
     session.check()
+    other.step()
     session.judge, judge = None, session.judge
     chosen = session.step().predictions[0]
     expect(chosen != token, f"id {token} was chosen though configure had masked it")
