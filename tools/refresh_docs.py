@@ -19,6 +19,7 @@ from typing import Final, get_args
 
 import attrs
 
+from spanfold.backends.conformance import CHECKS
 from spanfold.backends.scripted import ScriptedRuntime, list_target, mapped
 from spanfold.engine import Decoder, Record
 from spanfold.engine.cli.commands import parser
@@ -127,10 +128,18 @@ def command_line() -> str:
     return "\n".join(lines).rstrip()
 
 
+def conformance() -> str:
+    """The checks of the conformance kit."""
+    lines = ["| check | what holds | where that is written |", "|---|---|---|"]
+    lines += [f"| `{check.name}` | {check.holds} | {check.source} |" for check in CHECKS]
+    return "\n".join(lines)
+
+
 PARTS: Final[dict[str, dict[str, Callable[[], str]]]] = {
     "README.md": {"event log": event_log},
     "docs/reference/events.md": {"diagram": diagram, "events": event_reference, "transitions": transition_table},
     "docs/reference/command-line.md": {"help": command_line},
+    "docs/reference/conformance.md": {"checks": conformance},
 }
 
 

@@ -235,6 +235,7 @@ def _refused_or_at_most(session: Driven, limit: int, most: int) -> None:
     except NotStarted:
         return
     if isinstance(answer, Draft):
+        session.named = len(session.rows)
         expect(
             len(answer.tokens) <= most,
             f"a draft after {len(session.canonical)} tokens holds {len(answer.tokens)}, at most {most} can be had",

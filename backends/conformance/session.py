@@ -80,6 +80,7 @@ class Driven:
         current: the newest canonical token, which has no row yet; None before the first prediction.
         speculative: tokens of the rows of a span that was not settled.
         predictions: those of the open span.
+        named: rows of which a draft, or what a cut took back, has named the token that follows.
         cut: rows were taken back since the newest forward: a head may have nothing to start from, its drafts may be short.
     """
 
@@ -104,7 +105,7 @@ class Driven:
         self.speculative: tuple[int, ...] = ()
         self.predictions: tuple[int, ...] = ()
         self.cut = False
-        self._named = 0
+        self.named = 0
         self.runtime.open_session(self.number, self.sampling, self.drafting)
         self.check()
 
@@ -146,7 +147,7 @@ class Driven:
         if head is None:
             raise ContractBroken("view says head position None for a session that drafts with the head")
         # The pair of the newest row is known once a draft has named current, or where a cut left its second half behind.
-        most = max(base - 1, self._named, 0)
+        most = max(base - 1, self.named, 0)
         expect(0 <= head <= most, f"view says head position {head} at the target's position {position}, where {most} pairs are canonical")
         return view
 
@@ -219,7 +220,7 @@ class Driven:
             self.cut = True
         self.current = tokens[position]
         del self.rows[position:]
-        self._named = len(self.rows)
+        self.named = len(self.rows)
         self.check()
 
     def take_back(self, base: int, rows: int) -> None:
@@ -245,7 +246,7 @@ class Driven:
         expect(len(tokens) <= limit, f"at most {limit} tokens were asked for, the draft holds {len(tokens)}")
         for token in tokens:
             expect(0 <= token < self.runtime.info.vocabulary, f"the draft holds {token}, outside the vocabulary")
-        self._named = len(self.rows)
+        self.named = len(self.rows)
         view = self.check()
         if len(self.rows) + 1 <= info.context_length and (tokens or not self.cut):
             expect(
