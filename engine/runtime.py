@@ -148,7 +148,11 @@ class Ask:
 
 @value
 class Draft:
-    """Drafted tokens to follow current; may be shorter than asked, also empty."""
+    """Drafted tokens to follow current: a function of the canonical tokens, a shorter one the beginning of a longer one.
+
+    May be shorter than asked, also empty. Between a rewind and the next forward the head may have no hidden row to start from: then
+    a draft may be shorter than that of a fresh session with the same tokens.
+    """
 
     session: int
     tokens: tuple[int, ...]
@@ -197,7 +201,8 @@ class Runtime(Protocol):
     A runtime object must be hashable and weakly referenceable (with ``__slots__``: name ``__weakref__`` among them): what decoders
     on one runtime share is kept by it.
 
-    Every call takes and returns one element per session; more than one element only where ``info.max_batch > 1``.
+    Every call takes and returns one element per session, in the same order; more than one element only where ``info.max_batch > 1``.
+    ``spanfold.backends.conformance`` tests whether a runtime keeps this contract.
     No call creates a session by accident: an unknown session raises ``NotStarted``.
     """
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule, run_state_machine_as_test
 
 from ...engine.runtime import Forward, Settle
 from . import strategies
@@ -52,6 +52,7 @@ def any_order_of_calls_keeps_the_contract(bench: Bench) -> None:
 def _machine(bench: Bench) -> type[RuleBasedStateMachine]:
     info, runtime = bench.info, bench.runtime
     limit = min(_LONG, info.context_length - 8)
+    fail = bench.options.fail
     spans, depth = info.rollback != "none", info.draft.depth if info.draft is not None else 0
 
     class Sessions(RuleBasedStateMachine):
@@ -155,6 +156,18 @@ def _machine(bench: Bench) -> type[RuleBasedStateMachine]:
                 wrong = Forward(session=number, base=here + (kind == "base"), tokens=(token,), want="last", canonical=True)
                 must_refuse(lambda: runtime.forward([wrong]), f"a forward with another {kind}")
             session.check()
+
+        @precondition(lambda self: spans and fail is not None)
+        @rule(session=sessions, outlook=strategies.outlooks(info))
+        def broken_span(self, session: Driven, outlook: tuple[int, int]) -> None:
+            """A span that fails half way and is taken back."""
+            if not self.ready(session) or fail is None:
+                return
+            base, fed = len(session.rows), (*session.canonical[-1:], *bench.drafted(session, *outlook))
+            call = Forward(session=session.number, base=base, tokens=fed, want="all", canonical=False)
+            with fail(runtime):
+                must_raise(lambda: runtime.forward([call]), "a forward that fail= breaks")
+            session.take_back(base, len(fed))
 
         @invariant()
         def every_session_is_where_it_was_left(self) -> None:

@@ -9,7 +9,7 @@ import attrs
 
 from spanfold.backends.scripted import ScriptedRuntime, hash_target, noisy
 from spanfold.backends.scripted.device import Device
-from spanfold.engine import Settled
+from spanfold.engine import Draft, Settled
 
 
 class Sabotaged(ScriptedRuntime):
@@ -175,6 +175,22 @@ class TakesBatchesOfOneOnly(Sabotaged):
         return super().settle([attrs.evolve(call, position=min(call.base + rows, call.base + call.rows)) for call in calls])
 
 
+class SpansWithoutRollback(Sabotaged):
+    """rollback none is declared, and speculative rows are taken."""
+
+    @property
+    def info(self):
+        return attrs.evolve(super().info, rollback="none")
+
+
+class DraftsWithoutAHead(Sabotaged):
+    """No head is declared, and a draft is answered: with nothing."""
+
+    def _draft(self, call, fault):
+        self._device(call.session)
+        return Draft(session=call.session, tokens=())
+
+
 #: name -> (what makes it, a check that must fail for it)
 SABOTAGED = {
     "a trim that lies": (made(TrimThatLies), "every_cut_of_a_span_leaves_exactly_the_rows_below_it"),
@@ -185,4 +201,6 @@ SABOTAGED = {
     "a host count for the position": (made(CountsOnTheHost), "a_forward_that_failed_half_way_settles_to_its_base"),
     "a false claim: row_exact": (made(ClaimsExactRows), "rows_are_exact_where_that_is_claimed"),
     "a false claim: max_batch": (made(TakesBatchesOfOneOnly, max_batch=3), "elements_of_one_call_are_each_as_alone"),
+    "spans without a rollback": (made(SpansWithoutRollback), "spans_are_refused_where_nothing_can_be_rolled_back"),
+    "drafts without a head": (made(DraftsWithoutAHead, head=False), "a_model_without_a_head_refuses_to_draft"),
 }
