@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..engine.errors import ConfigError
 from ..engine.registry import Backend, Opened, OpenOptions
 
-__all__ = ["SCRIPTED", "TORCH"]
+__all__ = ["ONNX", "SCRIPTED", "TORCH"]
 
 
 def _open_scripted(options: OpenOptions) -> Opened:
@@ -32,6 +32,17 @@ def _open_torch(options: OpenOptions) -> Opened:
     return Opened(runtime=opened.runtime, text=from_transformers(opened.tokenizer), encode=encoder(opened.tokenizer))
 
 
+def _open_onnx(options: OpenOptions) -> Opened:
+    from .onnx.opening import open_model
+    from .tokenizer_text import encoder, from_transformers
+
+    opened = open_model(options.model, device=options.device, dtype=options.dtype, drafting=options.drafting, progress=options.progress)
+    if opened.tokenizer is None:
+        opened.runtime.close()
+        raise ConfigError(f"{options.model} has no tokenizer.json, so it has no text; use its runtime from Python with ids")
+    return Opened(runtime=opened.runtime, text=from_transformers(opened.tokenizer), encode=encoder(opened.tokenizer))
+
+
 SCRIPTED = Backend(
     name="scripted",
     summary="a toy model in plain Python that recites a text; for trying things out and for tests",
@@ -45,4 +56,12 @@ TORCH = Backend(
     needs=("torch", "transformers", "safetensors", "gguf"),
     default_model="pysource-2m, which continues Python source; smollm2-135m is the larger one, assembled on first use",
     open=_open_torch,
+)
+ONNX = Backend(
+    name="onnx",
+    summary="exported models on ONNX Runtime, with an MTP head as a graph of its own, on CPU or CUDA; needs no torch",
+    extra="onnx",
+    needs=("onnxruntime", "numpy", "tokenizers"),
+    default_model="pysource-2m, which continues Python source",
+    open=_open_onnx,
 )
