@@ -308,7 +308,7 @@ def test_a_runtime_is_closed_whatever_happens(cli: Cli):
 @pytest.mark.parametrize(
     ("args", "hint"),
     [
-        (["generate", "hi", "--backend", "onyx"], "there is no backend 'onyx'; installed: scripted"),
+        (["generate", "hi", "--backend", "onyx"], "there is no backend 'onyx'; installed: "),
         (["generate", "hi", "--backend", "scripted", "--model", "x"], "one model, 'toy'"),
         (["generate", "hi", "--backend", "scripted", "--device", "cuda"], "leave out --device"),
         (["generate", "hi", "--backend", "scripted", "--dtype", "bfloat16"], "leave out --dtype"),
