@@ -102,15 +102,16 @@ class Reference:
         """The choice after the prefix's last row, every row of it computed alone."""
         wanted = tuple(prefix)
         if wanted not in self._choices:
-            session = self._session
+            session, self._session = self._session, None  # not kept where something fails: it would be in an unknown place
             if session is None or tuple(session.rows) != wanted[: len(session.rows)]:
                 if session is not None:
                     session.drop()
-                session = self._session = Driven(self.runtime)
+                session = Driven(self.runtime)
             for token in wanted[len(session.rows) :]:
                 rows = self._row(session, token)
                 margin = rows.margins[0] if rows.margins else None
                 self._choices[tuple(session.rows)] = Choice(rows.predictions[0], margin)
+            self._session = session
         return self._choices[wanted]
 
     def _row(self, session: Driven, token: int) -> Any:
