@@ -25,6 +25,8 @@ MACHINE = Checks()
 
 #: Most live sessions.
 _SESSIONS = 4
+#: What is wrong with a call that must be refused.
+_REFUSED = ("base", "vocabulary", "room", "session", "beyond", "below")
 #: Tokens after which a session is only cut or dropped.
 _LONG = 40
 
@@ -140,21 +142,24 @@ def _machine(bench: Bench) -> type[RuleBasedStateMachine]:
             self.live.remove(session)
             session.number = -1
 
-        @rule(session=sessions, kind=st.sampled_from(["base", "vocabulary", "unknown", "beyond", "below"]))
+        @rule(session=sessions, kind=st.sampled_from(_REFUSED))
         def refused(self, session: Driven, kind: str) -> None:
             self.ready(session)
             if session.number < 0:
                 return
             here = len(session.rows)
-            number = 1 << 41 if kind == "unknown" else session.number
+            number = 1 << 41 if kind == "session" else session.number
             if kind in ("beyond", "below"):
                 position = here + 1 if kind == "beyond" else session.view().floor - 1
                 call = Settle(session=number, base=position, rows=max(here - position, 1), position=position)
                 must_raise(lambda: runtime.settle([call]), f"a settle at {position} from position {here}")
             else:
-                token = info.vocabulary if kind == "vocabulary" else 0
-                wrong = Forward(session=number, base=here + (kind == "base"), tokens=(token,), want="last", canonical=True)
-                must_refuse(lambda: runtime.forward([wrong]), f"a forward with another {kind}")
+                tokens = (info.vocabulary if kind == "vocabulary" else 0,)
+                if kind == "room" and info.context_length <= bench.options.context_reach:
+                    tokens *= info.context_length - here + 1
+                base = here if kind == "vocabulary" or len(tokens) > 1 else here + 1
+                wrong = Forward(session=number, base=base, tokens=tokens, want="last", canonical=True)
+                must_refuse(lambda: runtime.forward([wrong]), f"a forward with a wrong {kind}")
             session.check()
 
         @precondition(lambda self: spans and fail is not None)
