@@ -111,7 +111,7 @@ class OnnxRuntime:
         except Exception as error:  # the first run of the graph; onnxruntime's own errors share no base class
             line = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise ConfigError(f"{name}: its graph cannot run ({line})") from error
-        if row_width is None and exact is False and graph.shared and loaded.dtype != "int4":
+        if row_width is None and exact is False:
             target.row_width = 2
             exact = rows_are_exact(target, context)
             if not exact:
@@ -122,8 +122,7 @@ class OnnxRuntime:
             head_graph = Graph(
                 loaded.head.session, loaded.head.signature, loaded.head.sizes, device, context + DRAFT_DEPTH, shift=1, share=share
             )
-            width = target.row_width if head_graph.shared else 1
-            self._head = Head(head_graph, loaded.head.signature, loaded.head.scored, loaded.head.vocabulary, context, width)
+            self._head = Head(head_graph, loaded.head.signature, loaded.head.scored, loaded.head.vocabulary, context, target.row_width)
         self._info = self._describe(loaded, device, name, context_length, draft_context_length, draft_depth, exact)
 
     @classmethod
@@ -158,7 +157,7 @@ class OnnxRuntime:
             share_buffers: past and present in the same memory, so that a trim is free: True: an error where the graph cannot; False: kept
                 apart; None: where the graph can and the directory does not ask otherwise.
             row_width: least rows of a forward; shorter ones are padded. 1 is off. None: 2 where that was measured to make rows
-                independent of those beside them, past and present are shared and the weights are not quantised; else 1.
+                independent of those beside them and 1 was not; else 1.
             name: what ``info.model`` and so every trace says; default: ``model`` itself.
 
         Raises:

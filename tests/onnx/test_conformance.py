@@ -20,20 +20,18 @@ def exports(kind: str = "genai", of: dict[str, Any] | None = None, margin: float
 
 TestGenai = exports()
 TestGenaiWithoutHead = exports(of={"head": False})
-TestGenaiInt4 = exports(of={"precision": "int4"}, margin=1.0, drafts=0.1)
-TestGenaiInt4Padded = exports(of={"precision": "int4"}, row_width=2)
-TestGenaiInt4WithoutHead = exports(of={"precision": "int4", "head": False}, margin=1.0)
-TestGenaiFloat16 = exports(of={"precision": "float16"}, margin=0.05, drafts=0.05)
-TestGenaiApart = exports(share_buffers=False, margin=1e-3)
-TestGenaiScores = exports(of={"ids": False})
-TestDraftVocabulary = exports(of={"vocabulary": HEAD_IDS}, draft_depth=4, draft_context_length=50)
-TestOrdinary = exports("ordinary", margin=1e-3)
-TestOrdinaryWithoutHead = exports("ordinary", of={"head": False, "mask": None}, margin=1e-3)
-TestOrdinaryWithPositions = exports("ordinary", of={"positions": True, "mask": "float", "head_positions": True}, margin=1e-3)
-TestOrdinaryInt4 = exports("ordinary", of={"precision": "int4"}, margin=1.0, drafts=0.1)
+TestGenaiInt4 = exports(of={"precision": "int4"})
+TestGenaiInt4WithoutHead = exports(of={"precision": "int4", "head": False})
+TestGenaiInt4Unpadded = exports(of={"precision": "int4"}, margin=1.0, drafts=0.1, row_width=1)
+TestGenaiFloat16 = exports(of={"precision": "float16"})
+TestGenaiApart = exports(share_buffers=False)
+TestDraftVocabulary = exports(of={"vocabulary": HEAD_IDS, "ids": False}, draft_depth=4, draft_context_length=50)
+TestOrdinary = exports("ordinary")
+TestOrdinaryWithoutHead = exports("ordinary", of={"head": False, "mask": None})
+TestOrdinaryUnpadded = exports("ordinary", of={"positions": True, "mask": "float", "head_positions": True}, margin=1e-3, row_width=1)
 
 
-@pytest.mark.parametrize("of", [{}, {"precision": "int4", "row_width": 2}])
-def test_what_the_kit_is_told_to_be_exact_says_so(of: dict[str, Any]) -> None:
-    options = {"row_width": of["row_width"]} if "row_width" in of else {}
-    assert tiny_runtime(of={key: value for key, value in of.items() if key != "row_width"}, **options).info.row_exact is True
+@pytest.mark.parametrize("kind", ["genai", "ordinary"])
+@pytest.mark.parametrize("precision", ["float32", "float16", "int4"])
+def test_what_the_kit_is_told_to_be_exact_says_so(kind: str, precision: str) -> None:
+    assert tiny_runtime(kind, of={"precision": precision}).info.row_exact is True

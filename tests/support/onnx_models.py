@@ -145,7 +145,9 @@ class _Graph:
 
     def rotary(self, shift: int) -> tuple[Any, Any]:
         rates = 1.0 / self.shape.theta ** (np.arange(0, self.shape.dim, 2) / self.shape.dim)
-        angles = np.outer(np.arange(shift, self.shape.context + shift), rates)
+        # What an ordinary exporter writes computes its angles; only GroupQueryAttention has a table that ends.
+        end = self.shape.context + (shift if self.kind == "genai" else 16)
+        angles = np.outer(np.arange(shift, end), rates)
         return np.cos(angles), np.sin(angles)
 
     def save(self, path: Path) -> None:
