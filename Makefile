@@ -2,7 +2,7 @@
 # The README says what they do in plain commands.
 PYTHON ?= python3
 VENV ?= .venv
-EXTRAS ?= torch,onnx,cli,dev
+EXTRAS ?= torch,onnx,otel,cli,dev
 PROMPT ?= def read_lines(path):
 BIN := $(VENV)/bin
 

@@ -89,7 +89,7 @@ class Live:
         return Context(session=self.session, polls=self.hooks.polls, asks=self.hooks.asks, extras=extras)
 
     def wake(self) -> None:
-        """A turn is about to begin: observers that rested are told again."""
+        """A turn is about to begin or to be rewound: observers that rested are told again."""
         self._watch.wake()
         self._watched = self._recorder is not None or self._watch.awake
 

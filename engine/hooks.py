@@ -20,7 +20,7 @@ __all__ = ["REST", "AnyObserver", "Cancel", "Clock", "Hooks", "Observer", "Obser
 log = logging.getLogger("spanfold.engine")
 
 #: An observer: called with every record, best effort; an error in it is counted, logged once and never felt.
-#: One that returns ``REST`` is left in peace until the session's next turn begins.
+#: One that returns ``REST`` is left in peace until the session is extended or rewound.
 Observer: TypeAlias = Callable[[Record], object]
 
 
@@ -135,7 +135,7 @@ class Watch:
         self.wake()
 
     def wake(self) -> None:
-        """A turn begins: all of them are told again."""
+        """A turn begins, or goes on after a rewind: all of them are told again."""
         self._awake = self._all.copy()
         self.awake = bool(self._awake)
 

@@ -198,6 +198,7 @@ class Session:
             state = self._live.state
             if type(count) is not int or not 1 <= count < len(state.canonical):
                 raise ConfigError(f"rewind takes 1 to {len(state.canonical) - 1} tokens here, not {count!r}")
+            self._live.wake()
             self._live.run(rewind_session(count, state, self._context()))
             error = self._take_error()
             state = self._live.state

@@ -16,5 +16,5 @@ rm -rf build ./*.egg-info
 
 wheel=$(ls dist/*.whl)
 echo "built $wheel"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt "$wheel[torch,onnx,cli,dev]"
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt "$wheel[torch,onnx,otel,cli,dev]"
 (cd tests && "../$venv/bin/pytest" -c ../pyproject.toml --rootdir .. -p no:cacheprovider "${@:-.}")

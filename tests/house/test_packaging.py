@@ -66,6 +66,7 @@ def test_nothing_imports_as_plain_engine(tmp_path: Path):
         "import spanfold.engine.trace, spanfold.engine.cli",
         "import spanfold.engine.cli.generate, spanfold.backends.descriptors",
         "import spanfold.backends, spanfold.backends.scripted, spanfold.backends.models",
+        "import spanfold.telemetry, spanfold.telemetry.descriptors, spanfold.telemetry.commands",
         "from spanfold.engine.registry import backends; backends()",
         "from spanfold.engine.cli import main; main(['backends'])",
         "from spanfold.engine.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass",

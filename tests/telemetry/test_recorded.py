@@ -1,0 +1,347 @@
+"""Spans from a recorded trace: the same as the live ones, with ids that are always the same; to files, to a tree, to a collector."""
+
+import gzip
+import http.server
+import json
+import logging
+import threading
+
+import pytest
+
+pytest.importorskip("opentelemetry.sdk", reason="needs the extra otel")
+pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="needs the extra otel")
+
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as otlp_metrics
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as otlp
+from otel_bench import Otel, tree_of
+
+from spanfold.backends.scripted import Fault
+from spanfold.engine import DecodeFailed, Decoder
+from spanfold.engine.cli import main
+from spanfold.engine.trace import TraceReader, TraceWriter
+from spanfold.telemetry.formats import BATCH
+from spanfold.telemetry.recorded import recorded_spans
+from spanfold.telemetry.rounds import Options
+from spanfold.telemetry.sending import as_sdk_spans, endpoint
+
+
+def record(path, otel=None, level="debug", *, faults=(), **observer):
+    """Two turns with a rewind between them and a third session that fails; observed live while it is recorded."""
+    otel = otel or Otel()
+    with TraceWriter(path) as writer:
+        bench = otel.bench(level, observer=observer, decoder={"recorder": writer}, faults=faults)
+        with bench.decoder.open([1, 2, 3], max_tokens=9) as session:
+            list(session)
+            session.rewind(3)
+            list(session)
+            session.extend([5, 6], max_tokens=5)
+            list(session)
+        bench.decoder.generate([7, 8], max_tokens=6)
+        bench.runtime.faults = ()
+    return otel
+
+
+def spans_of(path, level="debug", **options):
+    return list(recorded_spans(TraceReader(path), Options(level=level, **options)))
+
+
+@pytest.fixture
+def trace(tmp_path):
+    path = tmp_path / "run.jsonl"
+    record(path)
+    return path
+
+
+# -- the same spans ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"record_token_ids": True, "original_names": True}], ids=["plain", "all options"])
+@pytest.mark.parametrize("level", ["summary", "rounds", "debug"])
+def test_a_trace_gives_the_spans_that_the_live_observer_wrote(tmp_path, level, options):
+    if level == "summary":
+        options = {name: value for name, value in options.items() if name != "original_names"}
+    path = tmp_path / "run.jsonl"
+    live = record(path, level=level, **options)
+    recorded = list(as_sdk_spans(spans_of(path, level, **options)))
+    assert tree_of(recorded) == tree_of(live.spans)
+    assert len(tree_of(recorded)) == 4
+
+
+def test_a_failed_turn_too(tmp_path):
+    path, otel = tmp_path / "run.jsonl", Otel()
+    with TraceWriter(path) as writer:
+        bench = otel.bench("debug", decoder={"recorder": writer}, faults=[Fault(call="settle", at=1, started=True)])
+        with pytest.raises(DecodeFailed):
+            bench.decoder.generate([1, 2, 3], max_tokens=9)
+    assert tree_of(list(as_sdk_spans(spans_of(path)))) == tree_of(otel.spans)
+    assert any(span.problem for span in spans_of(path))
+
+
+def test_ids_are_the_same_every_time_and_shared_by_no_other_run(trace, tmp_path):
+    def ids(path):
+        return [(span.trace_id, span.span_id, span.parent_id) for span in spans_of(path)]
+
+    assert ids(trace) == ids(trace)
+    every = [span_id for _, span_id, _ in ids(trace)]
+    assert len(every) == len(set(every))
+    other = tmp_path / "other.jsonl"
+    record(other)
+    assert not {one[1] for one in ids(trace)} & {one[1] for one in ids(other)}, "another run, whose times differ"
+
+
+def test_ids_do_not_depend_on_what_else_is_in_the_file(trace):
+    """A round keeps its id when the level changes: a link into Jaeger stays good."""
+    turns = {span.span_id for span in spans_of(trace, "summary")}
+    assert turns == {span.span_id for span in spans_of(trace, "debug") if span.parent_id is None}
+
+
+def test_sessions_that_are_interleaved_keep_their_own_rounds(tmp_path):
+    path, otel = tmp_path / "two.jsonl", Otel()
+    with TraceWriter(path) as writer:
+        decoder = otel.bench("rounds", decoder={"recorder": writer}).decoder
+        one, two = decoder.open([1, 2, 3], max_tokens=8), decoder.open([4, 5], max_tokens=8)
+        while not (one.finished and two.finished):
+            one.step()
+            two.step()
+        one.close()
+        two.close()
+    assert tree_of(list(as_sdk_spans(spans_of(path, "rounds")))) == tree_of(otel.spans)
+
+
+def test_a_turn_that_the_trace_does_not_end_is_unfinished_and_ends_with_its_newest_record(tmp_path, capsys):
+    path = tmp_path / "torn.jsonl"
+    record(path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:14]) + lines[14][:20])
+    turn = [span for span in spans_of(path) if span.parent_id is None][-1]
+    assert turn.attributes["spanfold.finish.reason"] == "unfinished"
+    newest = json.loads(lines[13])
+    assert turn.end_ns == int(newest["at_ns"])
+    assert main(["spans", str(path)]) == 0
+    assert "torn" in capsys.readouterr().err
+
+
+def test_a_session_that_was_resumed_in_another_process_has_two_spans(tmp_path):
+    path = tmp_path / "run.jsonl"
+    record(path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:14]))
+    runtime = Otel().bench().runtime
+    with TraceWriter(path) as writer, Decoder(runtime, policy=3, recorder=writer) as decoder, decoder.resume(path) as session:
+        list(session)
+    first, second = (span for span in spans_of(path) if span.parent_id is None)
+    assert (first.attributes["spanfold.finish.reason"], second.attributes["spanfold.finish.reason"]) == ("unfinished", "length")
+    assert second.attributes["spanfold.turn.continued"] is True
+    tokens = [span.attributes["gen_ai.usage.output_tokens"] for span in (first, second)]
+    assert sum(tokens) == 9 and all(tokens)
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_tree_shows_every_span_below_its_parent(trace, capsys):
+    assert main(["spans", str(trace)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(spans_of(trace)) + 4, "a line per span and one per turn's trace"
+    depths = [len(line) - len(line.lstrip()) for line in lines]
+    assert set(depths) == {0, 2, 4}
+    assert main(["spans", str(trace), "--level", "summary", "--console"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("text_completion") == 4 and "spanfold.span" not in out
+
+
+def test_json_is_otlps_and_decodes_to_the_same_spans(trace, tmp_path):
+    """Read back by protobuf's own JSON parser (ids are hex there, by OTLP's exception)."""
+    from google.protobuf.json_format import Parse
+
+    file = tmp_path / "spans.json"
+    assert main(["spans", str(trace), "--json", str(file)]) == 0
+    found = []
+    for line in file.read_text(encoding="utf-8").splitlines():
+        request = json.loads(line)
+        for span in request["resourceSpans"][0]["scopeSpans"][0]["spans"]:
+            found.append(span)
+            for name, size in (("traceId", 32), ("spanId", 16), ("parentSpanId", 16)):
+                if name in span:
+                    assert len(span.pop(name)) == size
+        Parse(json.dumps(request), otlp.ExportTraceServiceRequest())
+    wanted = spans_of(trace)
+    assert [(span["name"], int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"])) for span in found] == [
+        (span.name, span.start_ns, span.end_ns) for span in wanted
+    ]
+    assert [len(span["attributes"]) for span in found] == [len(span.attributes) for span in wanted]
+
+
+def test_perfetto_events_nest_by_time_on_their_sessions_thread(trace, tmp_path):
+    file = tmp_path / "spans.perfetto.json"
+    assert main(["spans", str(trace), "--perfetto", str(file)]) == 0
+    events = json.loads(file.read_text(encoding="utf-8"))["traceEvents"]
+    named = [event for event in events if event["ph"] == "M"]
+    assert {(event["name"], event["args"]["name"]) for event in named} == {
+        ("process_name", "spanfold, segment 0"), ("thread_name", "session 0"), ("thread_name", "session 1"),
+    }  # fmt: skip
+    spans = [event for event in events if event["ph"] == "X"]
+    assert len(spans) == len(spans_of(trace))
+    for thread in {event["tid"] for event in spans}:
+        open_until = []
+        for event in (event for event in spans if event["tid"] == thread):
+            start, end = event["ts"], event["ts"] + event["dur"]
+            while open_until and open_until[-1] <= start + 1e-6:
+                open_until.pop()
+            assert start >= 0 and (not open_until or end <= open_until[-1] + 1e-6), "slices of one thread must nest"
+            open_until.append(end)
+
+
+def test_compressed_and_standard_output(trace, tmp_path, capsys):
+    packed = tmp_path / "run.jsonl.gz"
+    packed.write_bytes(gzip.compress(trace.read_bytes()))
+    assert main(["spans", str(packed), "--json", "-", "--level", "summary"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert len(json.loads(line)["resourceSpans"][0]["scopeSpans"][0]["spans"]) == 4
+
+
+def test_what_is_no_trace_is_one_line(tmp_path, capsys):
+    path = tmp_path / "no.jsonl"
+    path.write_text("nonsense\n", encoding="utf-8")
+    for arguments in ([str(path)], [str(tmp_path / "missing.jsonl")], [str(path), "--original-names", "--level", "summary"]):
+        assert main(["spans", *arguments]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+# -- OTLP over HTTP ----------------------------------------------------------------------------------------------------
+
+
+class Collector:
+    """Receives OTLP over HTTP and decodes the real protobuf."""
+
+    def __init__(self, status=200):
+        self.spans, self.metrics, self.paths, self.resources = [], {}, [], []
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                if self.headers.get("Content-Encoding") == "gzip":
+                    body = gzip.decompress(body)
+                if status == 200:
+                    outer.take(self.path, body)
+                self.send_response(status)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *args):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def take(self, path, body):
+        self.paths.append(path)
+        if path == "/v1/traces":
+            request = otlp.ExportTraceServiceRequest.FromString(body)
+            for resource in request.resource_spans:
+                self.resources.append({one.key: one.value.string_value for one in resource.resource.attributes})
+                for scope in resource.scope_spans:
+                    self.spans += scope.spans
+        else:
+            request = otlp_metrics.ExportMetricsServiceRequest.FromString(body)
+            for resource in request.resource_metrics:
+                for scope in resource.scope_metrics:
+                    self.metrics |= {metric.name: metric for metric in scope.metrics}
+
+    def __enter__(self):
+        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
+        self.thread.start()
+        return self
+
+    def __exit__(self, *exc):
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+def plain(value):
+    kind = value.WhichOneof("value")
+    if kind == "array_value":
+        return tuple(plain(one) for one in value.array_value.values)
+    return getattr(value, kind)
+
+
+def test_spans_arrive_at_a_collector_with_ids_times_and_attributes(trace, capsys):
+    with Collector() as collector:
+        assert main(["spans", str(trace), "--otlp", collector.url]) == 0
+    wanted = spans_of(trace)
+    assert f"sent {len(wanted)} spans" in capsys.readouterr().err
+    assert [
+        (span.trace_id, span.span_id, span.parent_span_id, span.name, span.start_time_unix_nano, span.end_time_unix_nano)
+        for span in collector.spans
+    ] == [
+        (
+            span.trace_id.to_bytes(16, "big"),
+            span.span_id.to_bytes(8, "big"),
+            b"" if span.parent_id is None else span.parent_id.to_bytes(8, "big"),
+            span.name,
+            span.start_ns,
+            span.end_ns,
+        )
+        for span in wanted
+    ]
+    for sent, span in zip(collector.spans, wanted, strict=True):
+        assert {one.key: plain(one.value) for one in sent.attributes} == {
+            name: tuple(value) if isinstance(value, (tuple, list)) else value for name, value in span.attributes.items()
+        }
+    assert collector.resources[0]["service.name"] == "spanfold"
+
+
+def test_a_long_trace_is_sent_in_several_requests(tmp_path):
+    path = tmp_path / "long.jsonl"
+    with TraceWriter(path) as writer:
+        Otel().bench("summary", decoder={"recorder": writer}).decoder.generate([1, 2, 3], max_tokens=900, ignore_eos=True)
+    with Collector() as collector:
+        assert main(["spans", str(path), "--otlp", f"{collector.url}/v1/traces"]) == 0
+    assert len(collector.spans) > BATCH and len(collector.paths) == -(-len(collector.spans) // BATCH)
+
+
+def test_a_collector_that_refuses_is_one_line(trace, capsys, caplog):
+    with Collector(status=400) as collector:
+        assert main(["spans", str(trace), "--otlp", collector.url]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"spanfold spans: {collector.url}/v1/traces took 0 spans") and error.count("\n") == 1
+    assert not caplog.records and not logging.getLogger("opentelemetry").handlers
+
+
+def test_generate_sends_spans_and_metrics_while_it_decodes(capsys):
+    with Collector() as collector:
+        arguments = ["generate", "hi", "--backend", "scripted", "--max-draft", "3", "--max-tokens", "20", "--json"]
+        assert main([*arguments, "--otlp", collector.url]) == 0
+    stats = json.loads(capsys.readouterr().out)["stats"]
+    turn = next(span for span in collector.spans if span.name == "text_completion toy")
+    attributes = {one.key: plain(one.value) for one in turn.attributes}
+    assert attributes["gen_ai.usage.output_tokens"] == stats["tokens"]
+    assert len(collector.spans) == 1 + stats["forwards"], "the level rounds"
+    assert collector.metrics["spanfold.tokens"].sum.data_points
+    assert collector.metrics["spanfold.verify.duration"].histogram.data_points[0].count > 0
+    assert set(collector.paths) == {"/v1/traces", "/v1/metrics"}
+
+
+def test_generate_takes_the_environments_collector(monkeypatch, capsys):
+    with Collector() as collector:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+        arguments = ["generate", "hi", "--backend", "scripted", "--max-tokens", "4", "--otel", "--otel-level", "summary"]
+        assert main(arguments) == 0
+    assert [span.name for span in collector.spans] == ["text_completion toy"]
+
+
+def test_generate_goes_on_where_no_collector_listens(capsys):
+    with Collector(status=400) as collector:
+        arguments = ["generate", "hi", "--backend", "scripted", "--max-tokens", "8", "--otlp", collector.url]
+        assert main(arguments) == 0
+    out, err = capsys.readouterr()
+    assert "8 tokens" in out
+    assert err.count("\n") == 2 and "did not take" in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize("url", ["http://c:4318", "http://c:4318/", "http://c:4318/v1/traces", "http://c:4318/v1/metrics"])
+def test_a_collectors_url_may_name_the_base_or_a_signal(url):
+    assert endpoint(url, "traces") == "http://c:4318/v1/traces"
+    assert endpoint(url, "metrics") == "http://c:4318/v1/metrics"
