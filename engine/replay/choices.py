@@ -21,6 +21,9 @@ BOUNDS: Final[Mapping[tuple[str, str], float]] = {
     ("torch", "float32"): 1e-3,
     ("torch", "float16"): 0.25,
     ("torch", "bfloat16"): 1.0,
+    ("onnx", "float32"): 1e-3,
+    ("onnx", "float16"): 0.25,
+    ("onnx", "int4"): 1.0,
 }
 
 
