@@ -16,11 +16,24 @@ __all__ = ["EMBEDDED", "embedded"]
 EMBEDDED: Final = "pysource-2m"
 
 _FOLDER: Final = Path(__file__).parent / "pysource"
-_FILES: Final = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+_FILES: Final = (
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    # Its ONNX form: graphs whose weights lie in model.safetensors.
+    "genai_config.json",
+    "model.onnx",
+    "mtp.onnx",
+    "spanfold.json",
+)
 
 
 def embedded() -> Path:
     """The embedded model's directory, an ordinary Hugging Face one: ``TorchRuntime.from_pretrained(embedded())``.
+
+    It is an ONNX model directory as well: ``model.onnx`` and ``mtp.onnx`` read their weights from ``model.safetensors``.
 
     Raises:
         ConfigError: the installation lacks one of its files.

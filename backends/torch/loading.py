@@ -31,7 +31,7 @@ from .head import MtpHead
 from .text import load_tokenizer
 from .vocabulary import read_draft_vocab
 
-__all__ = ["Loaded", "load"]
+__all__ = ["Loaded", "checkpoint_folder", "load"]
 
 _INDEX: Final = "model.safetensors.index.json"
 _SINGLE: Final = "model.safetensors"
@@ -64,7 +64,7 @@ def load(
     """Load a checkpoint; ``TorchRuntime.from_pretrained`` has the arguments and errors."""
     name = os.fspath(model)
     on, as_type = parse_device(device), parse_dtype(dtype)
-    folder = _folder(name, revision)
+    folder = checkpoint_folder(name, revision)
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
@@ -89,7 +89,8 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def _folder(name: str, revision: str | None) -> Path:
+def checkpoint_folder(name: str, revision: str | None = None) -> Path:
+    """The directory of that name, or the hub's checkpoint of that id in the local cache, fetched if need be."""
     path = Path(name)
     if path.is_dir():
         return path

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from attrs import frozen
 
 from ...engine.errors import ConfigError
 from ..models import DEMO, EMBEDDED, assemble, embedded
+from .loading import checkpoint_folder
 from .runtime import TorchRuntime
 
-__all__ = ["Opened", "open_model"]
+__all__ = ["Opened", "locate", "open_model"]
 
 
 def _silent(message: str) -> None:
@@ -24,6 +27,18 @@ class Opened:
 
     runtime: TorchRuntime
     tokenizer: Any
+
+
+def locate(model: str | os.PathLike[str] | None, progress: Callable[[str], None]) -> tuple[str, Path]:
+    """The name and the directory of a checkpoint; ``open_model`` says what ``model`` may be."""
+    if model in (None, EMBEDDED):
+        return EMBEDDED, embedded()
+    if model == DEMO:
+        return DEMO, assemble(progress=progress)
+    name = os.fspath(model)
+    if not name:
+        raise ConfigError("model must be a directory or a hub id, not an empty string")
+    return name, checkpoint_folder(name)
 
 
 def open_model(
@@ -48,14 +63,8 @@ def open_model(
         ConfigError: in one line, whatever is wrong.
     """
     say = progress or _silent
-    name = model
-    if model in (None, EMBEDDED):
-        name, model = EMBEDDED, str(embedded())
-    elif model == DEMO:
-        model = str(assemble(progress=say))
-    if not model:
-        raise ConfigError("model must be a directory or a hub id, not an empty string")
+    name, folder = locate(model, say)
     device, dtype = device or "cpu", dtype or "float32"
     say(f"loading {name} on {device} in {dtype}")
-    runtime = TorchRuntime.from_pretrained(model, device=device, dtype=dtype, draft=drafting, name=name)
+    runtime = TorchRuntime.from_pretrained(folder, device=device, dtype=dtype, draft=drafting, name=name)
     return Opened(runtime, runtime.tokenizer)
