@@ -20,6 +20,7 @@ from ...engine.errors import ConfigError
 from ..torch.caches import RowCache
 from ..torch.head import MtpHead
 from ..torch.loading import Loaded
+from .sources import head_dim
 
 __all__ = ["BOUNDS", "CHAIN", "PROMPT_TOKENS", "Bound", "Found", "compare", "reference", "sequences", "verdict"]
 
@@ -95,6 +96,7 @@ class Found:
     margin: float
 
 
+@torch.no_grad()
 def sequences(loaded: Loaded) -> dict[str, Array]:
     """The token sequences to compare over: prompts, each with torch's greedy continuation."""
     config = loaded.model.config
@@ -139,9 +141,8 @@ def reference(loaded: Loaded, tokens: Array, hidden: Array) -> dict[str, Array]:
 
 def _head_reference(loaded: Loaded, head: MtpHead, ids: Any, hidden: Any) -> dict[str, Array]:
     config = loaded.model.config
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     pairs = ids.shape[1] - 1
-    cache = RowCache(1, config.num_key_value_heads, head_dim, pairs + CHAIN, hidden.dtype, hidden.device)
+    cache = RowCache(1, config.num_key_value_heads, head_dim(loaded), pairs + CHAIN, hidden.dtype, hidden.device)
     vocabulary = loaded.draft_vocab
 
     def scored(z: Any) -> Any:
@@ -174,7 +175,9 @@ def compare(wanted: Sequence[Mapping[str, Array]], made: Sequence[Mapping[str, A
         best = ours.get(ids)
         same = theirs[ids] == (ours[logits].argmax(-1) if best is None else best)
         rows, equal = rows + len(same), equal + int(same.sum())
-        error, size = max(error, float(np.abs(ours[logits] - theirs[logits]).max())), max(size, float(np.abs(ours[logits]).max()))
+        # numpy's maximum, in which not-a-number wins.
+        error = float(np.maximum(error, np.abs(ours[logits] - theirs[logits]).max()))
+        size = max(size, float(np.abs(ours[logits]).max()))
         if not same.all():
             two = np.partition(ours[logits][~same], -2, axis=-1)[:, -2:]
             margin = max(margin, float((two[:, 1] - two[:, 0]).max()))

@@ -51,7 +51,7 @@ def sites() -> list[str]:
 
 def add_sites(folders: Sequence[str]) -> str:
     """One line of Python that puts folders behind what is importable, and reads the .pth files in them."""
-    return f"import site; [site.addsitedir(one) for one in {list(folders)!r}]"
+    return "; ".join(["import site", *(f"site.addsitedir({one!r})" for one in folders)])
 
 
 def make_environment(folder: Path, install: Sequence[str], progress: Callable[[str], None]) -> Path:

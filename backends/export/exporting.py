@@ -27,6 +27,8 @@ __all__ = ["MANIFEST", "PRECISIONS", "Exported", "export", "export_python"]
 PRECISIONS: Final = ("fp32", "fp16", "int4")
 MANIFEST: Final = "spanfold.json"
 _FORMAT: Final = 1
+#: What the width of a head has to be a multiple of, in the attention that the builder uses.
+_HEAD_DIM: Final = 16
 _NEEDS: Final = ("torch", "transformers", "safetensors", "numpy", "filelock")
 
 
@@ -128,12 +130,14 @@ def _exported(
     # Only here: they load torch.
     from ..torch.loading import load
     from . import checking
-    from .sources import text_files, without_made_up_ids, write_head, write_target
+    from .sources import head_dim, text_files, without_made_up_ids, write_head, write_target
 
     say(f"loading {name}")
     loaded = load(checkpoint, device="cpu", dtype="float32", attn_implementation=None, draft=head, revision=None)
     if head and loaded.head is None:
         raise ConfigError(f"{name} has no MTP layer: leave out --head")
+    if head_dim(loaded) % _HEAD_DIM:
+        raise ConfigError(f"{name} has heads of {head_dim(loaded)}: the exported attention takes multiples of {_HEAD_DIM}")
     write_target(loaded, checkpoint, work / "target")
     if head:
         write_head(loaded, work / "head")

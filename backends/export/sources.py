@@ -20,7 +20,7 @@ from ..torch.families import stop_tokens
 from ..torch.head import MtpHead
 from ..torch.loading import Loaded
 
-__all__ = ["END_IDS", "ONE_PART", "TEXT_FILES", "text_files", "without_made_up_ids", "write_head", "write_target"]
+__all__ = ["END_IDS", "ONE_PART", "TEXT_FILES", "head_dim", "text_files", "without_made_up_ids", "write_head", "write_target"]
 
 #: Keys of a config that speak of MTP layers; the builder would refuse them, or look for layers that are not there.
 ONE_PART: Final = ("num_mtp_layers", "num_nextn_predict_layers")
@@ -34,6 +34,12 @@ _JOINT: Final = ("enorm.weight", "hnorm.weight", "eh_proj.weight")
 def text_files(folder: Path) -> list[Path]:
     """The checkpoint's files that are about text, without weights."""
     return sorted(path for path in folder.iterdir() if path.is_file() and path.name.startswith(TEXT_FILES))
+
+
+def head_dim(loaded: Loaded) -> int:
+    """Numbers per attention head."""
+    config = loaded.model.config
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
 def write_target(loaded: Loaded, checkpoint: Path, folder: Path) -> None:
