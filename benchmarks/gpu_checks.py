@@ -9,6 +9,7 @@
 3. A large randomly initialised model, as large as fits: milliseconds by rows, per draft and per trim; the engine's share of a round.
 4. Speed-up by acceptance on that model: the drafts are the serial output, made wrong at a chosen rate by a hash of fixed seed, and
    the head runs as it would. Predicted from the costs, and measured; not stated where tokens differ.
+5. The ONNX backend on the device, where onnxruntime-gpu is there: the embedded model's tokens against those of the CPU, its costs.
 
 Exit code: that of the tests; 1 where tokens differ without a near tie.
 """
@@ -32,6 +33,7 @@ from attrs import asdict, frozen
 from gpubench.costs import Work, call_costs, decoded, margin_at
 from gpubench.forced import ForcedDrafts
 from gpubench.models import SMALL, TINY, Shape, clear_model, described, head_of, largest, small_model
+from gpubench.onnx_path import onnx_checks
 from speedbench.figures import NEAR_TIE, Run, engine_ms, first_difference, predicted, ratio, round_cost, tokens_per_span
 
 from spanfold.backends.torch import TorchRuntime
@@ -167,6 +169,12 @@ def shown(report: dict[str, Any]) -> str:
         expected = "-" if row["predicted"] is None else f"{row['predicted']:.2f}x"
         spans = "-" if row["tokens_per_span"] is None else f"{row['tokens_per_span']:.2f}"
         lines.append(f"{row['rate']:<4} {row['k']:>3} {spans:>12} {expected:>10} {measured:>9} {row['engine_us_per_round'] or 0:>16.0f}")
+    onnx = report["onnx"]
+    if "skipped" in onnx:
+        lines.append(f"onnx: skipped, {onnx['skipped']}")
+    else:
+        costs = "; ".join(f"{name} " + ", ".join(f"{n}: {ms:.3f}" for n, ms in onnx[name].items()) for name in ("verify_ms", "draft_ms"))
+        lines.append(f"onnx on {', '.join(onnx['providers'])}: {len(onnx['differ'])} differ; {costs}")
     return "\n".join(lines)
 
 
@@ -198,11 +206,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(f"correctness, {name}")
         report["correctness"][name] = correctness(checks.small, work, name)
     report["large"] = large(checks.large, work, checks.rates)
+    say("the ONNX backend")
+    report["onnx"] = onnx_checks(work)
     report["seconds"] = time.monotonic() - began
     print(shown(report))
     if args.json:
         Path(args.json).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    differ = any(found["differ"] for found in report["correctness"].values())
+    differ = any(found["differ"] for found in report["correctness"].values()) or bool(report["onnx"].get("differ"))
     return status or int(differ or not all(row["identical"] for row in report["large"]["acceptance"]))
 
 

@@ -32,6 +32,7 @@ def test_a_dry_run_goes_through_every_part(tmp_path: Path, capsys: pytest.Captur
     assert spans[0.0, 3] == 1.0 and spans[1.0, 1] == 2.0 and 1.0 < spans[0.7, 1] < 2.0
     assert spans[1.0, 3] > 3.0  # the last span is cut by the end of the turn
     assert "skipped" in big["graphs"]
+    assert "skipped" in report["onnx"] or (report["onnx"]["differ"] == [] and report["onnx"]["providers"] == ["CPUExecutionProvider"])
     out = capsys.readouterr().out
     assert "graphs: " in out and "0 differ elsewhere" in out
 
