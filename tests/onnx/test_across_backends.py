@@ -17,6 +17,7 @@ from onnx_models import Shape, export
 from runtime_loop import decode, draft, forward, start
 from torch_models import head_tensors, successor_model, tiny_head, tiny_model
 
+from spanfold.backends.models import EMBEDDED, embedded
 from spanfold.backends.onnx import OnnxRuntime
 from spanfold.backends.torch import TorchRuntime
 from spanfold.engine import Decoder, Extras, Record
@@ -125,3 +126,30 @@ def test_logprobs_and_margins_are_those_of_the_torch_backend() -> None:
         runtime.drop_session(3)
     assert found[0].margins == pytest.approx(found[1].margins, abs=1e-4)
     assert found[0].logprobs == pytest.approx(found[1].logprobs, abs=1e-4)
+
+
+@cache
+def embedded_pair() -> tuple[TorchRuntime, OnnxRuntime]:
+    return TorchRuntime.from_pretrained(embedded(), name=EMBEDDED), OnnxRuntime.from_directory(embedded(), threads=1, name=EMBEDDED)
+
+
+@pytest.mark.parametrize("prompt", ["def read_lines(path):", "class Stack:\n", "import os\nfor name in sorted("])
+def test_the_embedded_model_decodes_the_same_tokens_in_both_backends(prompt: str) -> None:
+    """Also each other's traces: recorded by one, run again on the other. A near tie is allowed, as docs/explanation/numerics.md has it."""
+    theirs, ours = embedded_pair()
+    assert ours.info.stop_tokens == theirs.info.stop_tokens and ours.info.context_length == theirs.info.context_length
+    assert ours.tokenizer is not None and ours.info.row_exact and theirs.info.row_exact
+    ids = ours.tokenizer(prompt)["input_ids"]
+    logs: list[list[Record]] = []
+    for runtime in (theirs, ours):
+        outputs: list[Any] = []
+        for width in (0, 3):
+            log: list[Record] = []
+            with Decoder(runtime, policy=width, observers=(log.append,), extras=Extras(margins=True)) as decoder:
+                outputs.append(decoder.generate(ids, max_tokens=80).tokens)
+            logs.append(log)
+        assert outputs[0] == outputs[1]
+    for log, live in ((logs[1], ours), (logs[3], theirs)):
+        report = rerun(log, live)
+        assert report.verdict in ("equal", "near_tie") and report.bound == 1e-3, report.sentence
+    assert diff(logs[1], logs[3]).verdict in ("equal", "near_tie")
