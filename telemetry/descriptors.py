@@ -28,7 +28,7 @@ def _spans_arguments(one: argparse.ArgumentParser) -> None:
     to.add_argument("--otlp", metavar="URL", help="send them to a collector by OTLP over HTTP, http://localhost:4318 for example")
     to.add_argument("--json", metavar="FILE", help="write OTLP's JSON, one request per line; - for standard output")
     to.add_argument("--perfetto", metavar="FILE", help="write trace events that Perfetto and chrome://tracing open; - for standard output")
-    one.add_argument("--level", choices=_LEVELS, default="debug", help=f"{_LEVEL} (default: debug)")
+    one.add_argument("--level", metavar="LEVEL", choices=_LEVELS, default="debug", help=f"{_LEVEL} (default: debug)")
     one.add_argument("--record-token-ids", action="store_true", help="put token ids and stop texts into the spans")
     one.add_argument("--original-names", action="store_true", help="name spans stage.openai_native_mtp_span, as the original system does")
 
@@ -42,7 +42,7 @@ def _run_spans(args: argparse.Namespace, terminal: Terminal) -> int:
 def _otel_arguments(one: argparse.ArgumentParser) -> None:
     one.add_argument("--otel", action="store_true", help="send spans and metrics to a collector by OTLP over HTTP")
     one.add_argument("--otlp", metavar="URL", help="the collector (default: OTEL_EXPORTER_OTLP_ENDPOINT, else http://localhost:4318)")
-    one.add_argument("--otel-level", choices=_LEVELS, default="rounds", help=f"{_LEVEL} (default: rounds)")
+    one.add_argument("--otel-level", metavar="LEVEL", choices=_LEVELS, default="rounds", help=f"{_LEVEL} (default: rounds)")
 
 
 def _open_otel(args: argparse.Namespace, terminal: Terminal) -> AbstractContextManager[AnyObserver | None]:

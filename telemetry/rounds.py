@@ -122,7 +122,8 @@ class Round:
             if committed is not None:
                 count, accepted, drafted = len(committed.tokens), committed.accepted, forward.rows - 1
                 found[names.ACCEPTED] = accepted
-                found[names.REJECTED] = int(count > accepted and accepted < drafted)
+                if count > accepted and accepted < drafted:
+                    found[names.REJECTED] = 1
                 found[names.SAVED] = max(count - 1, 0)
                 found[names.FULL_ACCEPT] = accepted == drafted
         elif isinstance(forward, SerialDecoded):
@@ -131,8 +132,7 @@ class Round:
                 found[names.SERIAL_REASON] = self.reason
             if forward.verdict != "none":
                 found[names.VERDICT] = str(forward.verdict)
-                found[names.ACCEPTED_SERIAL] = int(forward.verdict == "accepted")
-                found[names.REJECTED] = int(forward.verdict == "rejected")
+                found[names.ACCEPTED_SERIAL if forward.verdict == "accepted" else names.REJECTED] = 1
         elif forward is not None:
             found |= {names.BASE_POSITION: forward.start, names.ROWS: forward.position - forward.start, names.CHUNKS: forward.chunks}
             found[names.TIME + "prefill"] = forward.cost_ns / 1e9

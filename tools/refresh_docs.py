@@ -26,7 +26,12 @@ from spanfold.engine.cli.commands import parser
 from spanfold.engine.cli.eventlog import EventLog
 from spanfold.engine.events import EVENT_TYPES
 from spanfold.engine.state import Phase
+from spanfold.engine.trace import TraceReader
 from spanfold.engine.transitions import TRANSITIONS
+from spanfold.telemetry import names
+from spanfold.telemetry.formats import tree
+from spanfold.telemetry.recorded import recorded_spans
+from spanfold.telemetry.rounds import Options
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -135,10 +140,44 @@ def conformance() -> str:
     return "\n".join(lines)
 
 
+def telemetry_spans() -> str:
+    """Every kind of span."""
+    lines = ["| span | levels | what it stands for |", "|---|---|---|"]
+    return "\n".join([*lines, *(f"| `{span.name}` | {span.levels} | {span.meaning} |" for span in names.SPANS)])
+
+
+def telemetry_attributes(attributes: Sequence[names.Attribute] = names.ATTRIBUTES) -> str:
+    """Every attribute of spans."""
+    lines = ["| attribute | type | spans | meaning |", "|---|---|---|---|"]
+    return "\n".join([*lines, *(f"| `{one.name}` | {one.type} | {one.where} | {one.meaning} |" for one in attributes)])
+
+
+def telemetry_metrics() -> str:
+    """Every metric."""
+    lines = ["| metric | kind | unit | attributes | meaning |", "|---|---|---|---|---|"]
+    for one in names.METRICS:
+        attributes = ", ".join(f"`{name}`" for name in one.attributes)
+        lines.append(f"| `{one.name}` | {one.kind} | `{one.unit}` | {attributes} | {one.meaning} |")
+    return "\n".join(lines)
+
+
+def span_tree() -> str:
+    """The recorded slow generation as `spanfold spans` prints it."""
+    spans = recorded_spans(TraceReader(ROOT / "docs" / "traces" / "slow.jsonl"), Options(level="debug"))
+    return "```text\n" + "\n".join(tree(spans)) + "\n```"
+
+
 PARTS: Final[dict[str, dict[str, Callable[[], str]]]] = {
     "README.md": {"event log": event_log},
     "docs/reference/events.md": {"diagram": diagram, "events": event_reference, "transitions": transition_table},
     "docs/reference/command-line.md": {"help": command_line},
+    "docs/reference/telemetry.md": {
+        "spans": telemetry_spans,
+        "attributes": telemetry_attributes,
+        "original names": lambda: telemetry_attributes(names.ORIGINAL),
+        "metrics": telemetry_metrics,
+    },
+    "docs/how-to/read-a-slow-generation.md": {"span tree": span_tree},
     "docs/reference/conformance.md": {"checks": conformance},
 }
 
