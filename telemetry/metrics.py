@@ -54,7 +54,7 @@ class Instruments:
         self._add(names.M_REPLAYED_ROWS, tally.replayed_rows, common)
         for name, lengths in ((names.M_VERIFIED_PER_DEPTH, tally.verified_lengths), (names.M_ACCEPTED_PER_DEPTH, tally.accepted_lengths)):
             for depth, count in enumerate(per_depth(lengths, max(lengths, default=0)), 1):
-                self._add(name, count, {**common, names.A_DEPTH: depth})
+                self._add(name, count, {**common, names.A_DEPTH: min(depth, names.DEEPEST)})
         forwards = {"prefill": tally.prefills, "span": tally.spans, "serial": tally.serial_steps}
         for name, key, counts in (
             (names.M_FORWARDS, names.A_KIND, forwards),
@@ -69,7 +69,7 @@ class Instruments:
         for count in tally.lengths:
             lengths.record(count, common)
         verifies = self._histograms[names.M_VERIFY_DURATION]
-        by_rows = {rows: {**common, names.ROWS: rows} for rows in {rows for rows, _ in tally.verifies}}
+        by_rows = {rows: {**common, names.ROWS: min(rows, names.DEEPEST + 1)} for rows in {rows for rows, _ in tally.verifies}}
         for rows, cost_ns in tally.verifies:
             verifies.record(cost_ns / 1e9, by_rows[rows])
 

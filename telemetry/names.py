@@ -135,6 +135,9 @@ M_VERIFY_DURATION: Final = "spanfold.verify.duration"
 M_TIME_TO_FIRST: Final = "gen_ai.server.time_to_first_token"
 M_TIME_PER_TOKEN: Final = "gen_ai.server.time_per_output_token"
 
+#: The largest value of the depth of a metric, and one less than that of the rows: it stands for all beyond it too, so that a very wide
+#: policy makes no more values.
+DEEPEST: Final = 32
 A_DEPTH: Final = "spanfold.draft.depth"
 A_REASON: Final = "spanfold.discard.reason"
 A_KIND: Final = "spanfold.forward.kind"
@@ -274,8 +277,8 @@ METRICS: Final = (
     Metric(M_OFFERED_TOKENS, "counter", "{token}", "tokens that sources offered, unusable ones included"),
     Metric(M_DRAFT_TOKENS, "counter", "{token}", "drafted tokens that went through a span"),
     Metric(M_ACCEPTED_TOKENS, "counter", "{token}", "drafted tokens that spans committed"),
-    Metric(M_VERIFIED_PER_DEPTH, "counter", "{token}", "drafted tokens that went through a span, by depth", (A_DEPTH,)),
-    Metric(M_ACCEPTED_PER_DEPTH, "counter", "{token}", "drafted tokens that spans committed, by depth", (A_DEPTH,)),
+    Metric(M_VERIFIED_PER_DEPTH, "counter", "{token}", "drafted tokens that went through a span, by depth (32: and deeper)", (A_DEPTH,)),
+    Metric(M_ACCEPTED_PER_DEPTH, "counter", "{token}", "drafted tokens that spans committed, by depth (32: and deeper)", (A_DEPTH,)),
     Metric(M_DISCARDED_TOKENS, "counter", "{token}", "drafted tokens thrown away unjudged, by reason", (A_REASON,)),
     Metric(M_TOKENS, "counter", "{token}", "committed tokens, by the kind of forward that chose them", (A_KIND,)),
     Metric(M_FORWARDS, "counter", "{forward}", "target forwards, by kind: prefill, span, serial", (A_KIND,)),
@@ -286,7 +289,7 @@ METRICS: Final = (
     Metric(M_FAILURES, "counter", "{failure}", "failed runtime calls, by call", (FAILED_CALL,)),
     Metric(M_SESSIONS, "updowncounter", "{session}", "sessions that are open"),
     Metric(M_ACCEPTANCE_LENGTH, "histogram", "{token}", "tokens committed by a span", buckets=_LENGTHS),
-    Metric(M_VERIFY_DURATION, "histogram", "s", "duration of a span's target forward, by its rows", (ROWS,), _SECONDS),
+    Metric(M_VERIFY_DURATION, "histogram", "s", "duration of a span's target forward, by its rows (33: and more)", (ROWS,), _SECONDS),
     Metric(M_TIME_TO_FIRST, "histogram", "s", "from a turn's start to its first committed tokens", buckets=_SECONDS),
     Metric(M_TIME_PER_TOKEN, "histogram", "s", "time per committed token after the first, of turns that did not fail", buckets=_SECONDS),
 )  # fmt: skip

@@ -128,3 +128,14 @@ def test_names_units_and_attributes_are_those_of_the_table():
             assert all(type(value) in (str, int) for value in point.attributes.values())
             if wanted.buckets:
                 assert tuple(point.explicit_bounds) == wanted.buckets
+
+
+def test_a_very_wide_policy_makes_no_more_values():
+    otel = Otel()
+    stats = otel.bench("summary", policy=60, depth=60, drafts=oracle()).generate(max_tokens=400, ignore_eos=True).stats
+    assert len(stats.verified_per_depth) == 60
+    found = otel.metrics()
+    depths = by(found[names.M_ACCEPTED_PER_DEPTH], names.A_DEPTH)
+    assert set(depths) == set(range(1, 33)) and sum(depths.values()) == stats.accepted
+    rows = by(found[names.M_VERIFY_DURATION], names.ROWS)
+    assert max(rows) == 33
