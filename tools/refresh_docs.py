@@ -105,14 +105,15 @@ def event_reference() -> str:
     for cls in EVENT_TYPES:
         parts.append(f"### {cls.__name__}\n\n{_paragraphs(inspect.getdoc(cls) or '')}\n")
         fields: Sequence[attrs.Attribute[object]] = attrs.fields(cls)
-        shown = [f"`{field.name.rstrip('_')}`: {_type(field)}" + ("" if field.eq else " (no part of equality)") for field in fields]
+        shown = [f"`{field.name.rstrip('_')}`: {_type(cls, field)}" + ("" if field.eq else " (no part of equality)") for field in fields]
         parts.append("\n".join(f"- {one}" for one in shown) + "\n")
         parts.append(f"```json\n{examples[cls.__name__]}\n```\n")
     return "\n".join(parts).rstrip()
 
 
-def _type(field: attrs.Attribute[object]) -> str:
-    return f"`{field.type}`" if isinstance(field.type, str) else f"`{getattr(field.type, '__name__', field.type)}`"
+def _type(cls: type, field: attrs.Attribute[object]) -> str:
+    # As it stands in the source: the codec of traces, once it is imported, resolves the types that attrs knows.
+    return f"`{inspect.get_annotations(cls)[field.name]}`"
 
 
 def _paragraphs(text: str) -> str:
