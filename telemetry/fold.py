@@ -57,7 +57,7 @@ class SessionFold:
         self._rounds = RoundFold(sink, options)
         self._open = False
         self._recorded = False
-        self._at_ns = self._began_ns = 0
+        self._began_ns = 0
         self._runtime: RuntimeInfo | None = None
         self._draft: DraftInfo | None = None
         self._policy = Policy(width=0)
@@ -69,9 +69,9 @@ class SessionFold:
             self._finished = state.finish is not None
 
     @property
-    def open(self) -> bool:
-        """Whether a turn's span is open."""
-        return self._open
+    def rounds(self) -> RoundFold:
+        """Takes the records that neither begin nor end a turn; ``feed`` passes them on to it."""
+        return self._rounds
 
     @property
     def recorded(self) -> bool:
@@ -80,18 +80,18 @@ class SessionFold:
 
     def feed(self, record: Record) -> None:
         """Take the next record."""
-        self._at_ns = record.at_ns
         event = record.event
         handler = self._HANDLERS.get(type(event))
         if handler is None:
             self._rounds.feed(record)
         else:
+            self._rounds.at_ns = record.at_ns
             handler(self, event, record)
 
     def abandon(self, at_ns: int) -> None:
         """Nothing more will come: end what is open as unfinished, at the newest record or at ``at_ns`` if that is later."""
         if self._open:
-            self._end(max(at_ns, self._at_ns), "unfinished")
+            self._end(max(at_ns, self._rounds.at_ns), "unfinished")
         self._rounds.hand_on()
 
     # -- turns ---------------------------------------------------------------------------------------------------------
@@ -137,8 +137,15 @@ class SessionFold:
             self._rounds.begin_turn(record.at_ns, detailed=True)
 
     def _end(self, at_ns: int, reason: str, problem: Problem | None = None, extra: dict[str, Value] | None = None) -> None:
+        self._open = False
+        try:
+            self._rounds.end_turn()
+        finally:  # what went wrong with a round must not keep the turn's span from its end
+            self._tell_end(at_ns, reason, problem, extra or {})
+
+    def _tell_end(self, at_ns: int, reason: str, problem: Problem | None, extra: dict[str, Value]) -> None:
         rounds = self._rounds
-        total, first, self._open = rounds.end_turn(), rounds.first_ns, False
+        total, first = rounds.total, rounds.first_ns
         attributes: dict[str, Value] = {}
         if self._recorded:
             attributes = total.attributes()
@@ -153,7 +160,7 @@ class SessionFold:
                 attributes[names.ERROR_TYPE] = problem.type
                 if rounds.failure is not None:
                     attributes[names.FAILED_CALL] = str(rounds.failure.call)
-            attributes |= extra or {}
+            attributes |= extra
         per_token = None
         later = sum(total.tokens.values()) - rounds.first_tokens
         if later > 0 and first is not None and rounds.last_ns is not None and problem is None:

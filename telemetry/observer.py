@@ -19,7 +19,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
 from ..engine import REST, ConfigError, Observer, Record
-from ..engine.events import Event, Extended, Rewound, SessionDropped, SessionOpened, SessionResumed
+from ..engine.events import Event, Extended, Rewound, SessionDropped, SessionFinished, SessionOpened, SessionResumed
 from ..engine.state import SessionState
 from ..engine.values import RuntimeInfo
 from . import names
@@ -148,25 +148,32 @@ class _Watching:
         self._span: Span | None = None
         self._context: Context | None = None
         self._counted = False  # among the live sessions
+        self._feed_round = self._fold.rounds.feed
+        # A session is in use by one thread at a time, but `close` may come from another; from a signal handler, from this one.
+        self._lock = threading.RLock()
 
     def __call__(self, record: Record) -> object:
         event = record.event
-        if type(event) not in _EDGES:
-            self._fold.feed(record)
-            return None
-        if isinstance(event, SessionOpened | SessionResumed):
-            self._opened(event.runtime)
-        self._fold.feed(record)
-        if isinstance(event, SessionDropped):
-            self._dropped()
-        # Where a turn begins it is known whether anybody looks at it.
-        return None if self._fold.recorded or self._owner.counts else REST
+        with self._lock:
+            if type(event) not in _EDGES:
+                self._feed_round(record)
+                return None
+            if isinstance(event, SessionOpened | SessionResumed):
+                self._opened(event.runtime)
+            try:
+                self._fold.feed(record)
+            finally:
+                if isinstance(event, SessionDropped):
+                    self._dropped()
+            # Where a turn begins it is known whether anybody looks at it.
+            return None if self._fold.recorded or self._owner.counts else REST
 
     def close(self) -> None:
         """End what is open. A forked process leaves the spans of its parent alone."""
         if os.getpid() == self._process:
-            self._fold.abandon(time.time_ns())
-            self._dropped()
+            with self._lock:
+                self._fold.abandon(time.time_ns())
+                self._dropped()
 
     def _opened(self, runtime: RuntimeInfo) -> None:
         self._common = {names.REQUEST_MODEL: str(runtime.model), names.BACKEND: str(runtime.backend)}
@@ -216,10 +223,12 @@ class _Watching:
             self._owner.instruments.turn(turn, self._common)
         finally:
             if span is not None:
-                span.set_attributes(turn.attributes)
-                if turn.problem is not None:
-                    span.set_status(_status(turn.problem))
-                span.end(turn.end_ns)
+                try:
+                    span.set_attributes(turn.attributes)
+                    if turn.problem is not None:
+                        span.set_status(_status(turn.problem))
+                finally:
+                    span.end(turn.end_ns)
 
     def counted(self, tally: Tally) -> None:
         """Feed the metrics."""
@@ -230,8 +239,8 @@ def _status(problem: Problem) -> Status:
     return Status(StatusCode.ERROR, problem.description)
 
 
-#: The events at which a turn may begin, and the last one.
-_EDGES: Final[frozenset[type[Event]]] = frozenset((SessionOpened, SessionResumed, Extended, Rewound, SessionDropped))
+#: The events at which a turn begins or ends.
+_EDGES: Final[frozenset[type[Event]]] = frozenset((SessionOpened, SessionResumed, Extended, Rewound, SessionFinished, SessionDropped))
 
 _observers: weakref.WeakSet[OTelObserver] = weakref.WeakSet()
 

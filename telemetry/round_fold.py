@@ -38,7 +38,7 @@ class RoundFold:
     Attributes:
         length: canonical tokens. cached: rows that the turn's first prefill found in the cache.
         total: the turn's counts, as far as they were handed on.
-        floor_ns: the end of what came last.
+        floor_ns: the end of what came last. at_ns: the time of the newest record.
         first_ns, last_ns: when the turn's first and newest tokens were committed. first_tokens: how many the first ones were.
         failure: the failed runtime call after which nothing was committed yet.
     """
@@ -46,7 +46,7 @@ class RoundFold:
     def __init__(self, sink: Sink, options: Options) -> None:
         self._sink = sink
         self._options = options
-        self.length = 0
+        self.length = self.at_ns = 0
         self._detailed = False  # whether rounds become spans
         self._tally = Tally()
         self._rounds = 0
@@ -67,12 +67,13 @@ class RoundFold:
         self.failure: RuntimeFailed | None = None
         self.total = Tally()
 
-    def end_turn(self) -> Tally:
-        """A turn ends: what is open is closed, all counts are handed on. Returns the turn's."""
-        self.close_round()
-        self._detailed = False
-        self.hand_on()
-        return self.total
+    def end_turn(self) -> None:
+        """A turn ends: what is open is closed, and all counts are handed on."""
+        try:
+            self.close_round()
+        finally:
+            self._detailed = False
+            self.hand_on()
 
     def resumed(self) -> None:
         """Another runtime goes on: why the last round was serial says nothing any more."""
@@ -92,6 +93,7 @@ class RoundFold:
     def feed(self, record: Record) -> None:
         """Take the next record."""
         event = record.event
+        self.at_ns = record.at_ns
         handler = self._HANDLERS.get(type(event))
         if handler is not None:
             handler(self, event, record)

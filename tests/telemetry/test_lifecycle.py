@@ -17,6 +17,7 @@ pytest.importorskip("opentelemetry.sdk", reason="needs the extra otel")
 
 from opentelemetry import context as contexts
 from opentelemetry import trace
+from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import StatusCode
 from otel_bench import Otel
@@ -349,6 +350,52 @@ def test_case_9_8_no_provider_is_made_or_set():
         decoder.generate([1, 2, 3], max_tokens=8)
     assert trace.get_tracer_provider() is before
     assert not otel.spans, "nor are another's written to"
+
+
+# -- many at once, and what goes wrong in telemetry itself --------------------------------------------------------------
+
+
+def test_sessions_of_several_threads_and_decoders_keep_their_spans_apart(otel):
+    """One observer, two runtimes that count their sessions alike, four threads with a span of their own each."""
+    observer = otel.observer("debug")
+    decoders = [Decoder(Otel().bench().runtime, policy=3, observers=[observer]) for _ in range(2)]
+    start = threading.Barrier(4)
+
+    def work(number):
+        start.wait()
+        decoder = decoders[number % 2]
+        with otel.tracer.start_as_current_span(f"request {number}"), decoder.open([1, 2, number], max_tokens=40 + number) as session:
+            list(session)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    parents = {span.context.span_id: span.name for span in otel.spans if span.name.startswith("request")}
+    assert {parents[turn.parent.span_id]: turn.attributes["gen_ai.usage.output_tokens"] for turn in otel.turns} == {
+        f"request {number}": 40 + number for number in range(4)
+    }
+    for turn in otel.turns:
+        rounds = [span for span in otel.spans if span.parent is not None and span.parent.span_id == turn.context.span_id]
+        assert sum(span.attributes["spanfold.committed_tokens"] for span in rounds) == turn.attributes["gen_ai.usage.output_tokens"]
+        assert len(rounds) == turn.attributes["spanfold.forwards"]
+
+
+@pytest.mark.parametrize("name", ["spanfold.span", "spanfold.draft", "text_completion scripted"])
+def test_a_processor_that_fails_is_never_felt_and_every_other_span_ends(otel, name, caplog):
+    class Failing(SpanProcessor):
+        def on_end(self, span):
+            if span.name == name:
+                raise RuntimeError("the processor is broken")
+
+    plain = Otel().bench().generate(max_tokens=12)
+    otel.tracers.add_span_processor(Failing())
+    bench = otel.bench("debug")
+    result = bench.generate(max_tokens=12)
+    assert result.tokens == plain.tokens and result.stats == plain.stats
+    turn = ended_once(otel)
+    assert turn.attributes["gen_ai.usage.output_tokens"] == 12
+    assert sum(bench.decoder.observers.errors) > 0
+    assert [record.levelname for record in caplog.records] == ["ERROR"], "told once"
+    caplog.clear()
 
 
 # -- the end of the process --------------------------------------------------------------------------------------------
