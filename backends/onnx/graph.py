@@ -8,6 +8,7 @@ one thread at a time. What all lanes read (ones for the mask, the positions) is 
 # onnxruntime carries no type information.
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
@@ -19,14 +20,17 @@ from .memory import Array, Block, allocate
 from .providers import Device
 from .signature import HeadSignature, Port, TargetSignature
 
-__all__ = ["SLACK", "Bound", "Graph", "Lane"]
+__all__ = ["SLACK", "Bound", "Graph", "Lane", "Placed"]
 
-#: An input or output and the host memory that it is bound to.
+#: An output and the host memory that it is bound to.
 Bound: TypeAlias = tuple[Port, Array]
+#: An input or output in the lane's own host memory, and its shape.
+Placed: TypeAlias = tuple[Port, tuple[int, ...]]
 
 #: Rows of padding that a cache may hold behind its limit.
 SLACK: Final = 32
 
+_HOST: Final = Device("cpu")
 _QUIET: Final = 4
 _PROBED: Final = 8
 
@@ -97,15 +101,40 @@ class Graph:
         """A lane with an empty cache."""
         return Lane(self, make_cache(self._shape, self._limit + SLACK, shared=self.shared))
 
-    def bind_shared(self, binding: Any, base: int, rows: int) -> None:
+    def bind_shared(self, bound: _Bindings, base: int, rows: int) -> None:
         """Bind what all lanes read: the mask of ``base + rows`` ones and the positions from ``base`` on."""
-        kind, index = self.device.kind, self.device.index
         mask, positions = self._signature.mask, self._signature.positions
         if mask is not None and self._ones is not None:
-            binding.bind_input(mask.name, kind, index, mask.dtype, (1, base + rows), self._ones.pointer)
+            bound.input(mask, self.device, (1, base + rows), self._ones.pointer)
         if positions is not None and self._positions is not None:
             pointer = self._positions.pointer + base * positions.dtype().itemsize
-            binding.bind_input(positions.name, kind, index, positions.dtype, (1, rows), pointer)
+            bound.input(positions, self.device, (1, rows), pointer)
+
+
+class _Bindings:
+    """An ``IOBinding`` that knows what it has: a step mostly binds again what is bound, and each call costs some microseconds."""
+
+    def __init__(self, session: Any) -> None:
+        self.binding: Any = session.io_binding()
+        self._known: dict[str, tuple[tuple[int, ...], int]] = {}
+
+    def input(self, port: Port, device: Device, shape: tuple[int, ...], pointer: int) -> None:
+        if self._known.get(port.name) != (shape, pointer):
+            self.binding.bind_input(port.name, device.kind, device.index, port.dtype, shape, pointer)
+            self._known[port.name] = (shape, pointer)
+
+    def output(self, port: Port, device: Device, shape: tuple[int, ...], pointer: int) -> None:
+        if self._known.get(port.name) != (shape, pointer):
+            self.binding.bind_output(port.name, device.kind, device.index, port.dtype, shape, pointer)
+            self._known[port.name] = (shape, pointer)
+
+
+class _Scratch:
+    """Host memory for one input or output, as large as its largest use."""
+
+    def __init__(self, dtype: Any, size: int) -> None:
+        self.flat: Array = np.empty(size, dtype)
+        self.pointer = self.flat.ctypes.data
 
 
 class Lane:
@@ -115,29 +144,44 @@ class Lane:
         self._graph = graph
         self.cache = cache
         # One per set of outputs: what is bound stays bound, and an output that is not wanted must not be.
-        self._bindings: dict[tuple[str, ...], Any] = {}
+        self._bindings: dict[tuple[str, ...], _Bindings] = {}
+        self._scratch: dict[str, _Scratch] = {}
 
-    def run(self, rows: int, kept: int, inputs: Sequence[Bound], outputs: Sequence[Bound]) -> None:
+    def place(self, port: Port, shape: tuple[int, ...]) -> Array:
+        """The lane's memory for one input or output, to be filled before a run or read after it; every run writes it again."""
+        return self._place(port, shape).flat[: math.prod(shape)].reshape(shape)
+
+    def _place(self, port: Port, shape: tuple[int, ...]) -> _Scratch:
+        size = math.prod(shape)
+        found = self._scratch.get(port.name)
+        if found is None or found.flat.size < size:
+            found = self._scratch[port.name] = _Scratch(port.dtype, size)
+        return found
+
+    def run(self, rows: int, kept: int, inputs: Sequence[Placed], outputs: Sequence[Placed], fresh: Sequence[Bound] = ()) -> None:
         """Run ``rows`` rows from the cache's end on and keep the first ``kept`` of them; if this raises, the cache is as before.
 
         Args:
             rows: how many, padding included; the cache must have room (``reserve``).
             kept: how many are no padding.
-            inputs: host arrays, contiguous, in the ports' types.
-            outputs: host arrays that are written.
+            inputs: ports and shapes, filled by way of ``place``.
+            outputs: ports and shapes, to be read by way of ``place``.
+            fresh: outputs that go to arrays of the caller's.
         """
         graph, cache = self._graph, self.cache
-        names = tuple(port.name for port, _ in outputs)
-        binding = self._bindings.get(names)
-        if binding is None:
-            binding = self._bindings[names] = graph.session.io_binding()
-        graph.bind_shared(binding, cache.rows, rows)
-        cache.bind(binding, rows)
-        for port, array in inputs:
-            binding.bind_input(port.name, "cpu", 0, port.dtype, array.shape, array.ctypes.data)
-        for port, array in outputs:
-            binding.bind_output(port.name, "cpu", 0, port.dtype, array.shape, array.ctypes.data)
-        graph.session.run_with_iobinding(binding)
+        names = (*(port.name for port, _ in outputs), *(port.name for port, _ in fresh))
+        bound = self._bindings.get(names)
+        if bound is None:
+            bound = self._bindings[names] = _Bindings(graph.session)
+        graph.bind_shared(bound, cache.rows, rows)
+        cache.bind(bound.binding, rows)
+        for port, shape in inputs:
+            bound.input(port, _HOST, shape, self._place(port, shape).pointer)
+        for port, shape in outputs:
+            bound.output(port, _HOST, shape, self._place(port, shape).pointer)
+        for port, array in fresh:
+            bound.output(port, _HOST, array.shape, array.ctypes.data)
+        graph.session.run_with_iobinding(bound.binding)
         if graph.device.kind != "cpu":
-            binding.synchronize_outputs()
+            bound.binding.synchronize_outputs()
         cache.advance(rows, kept)

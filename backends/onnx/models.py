@@ -8,13 +8,13 @@ rows, never kept, and its results are dropped. Where the rotary table ends there
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from attrs import frozen
 
 from ...engine.runtime import Want
-from .graph import Bound, Graph, Lane
+from .graph import Graph, Lane, Placed
 from .memory import Array
 from .signature import HeadSignature, TargetSignature
 
@@ -37,11 +37,6 @@ class Passed:
     hidden: Array | None = None
     ids: tuple[int, ...] | None = None
     scores: Array | None = None
-
-
-def _padded(values: Array, wide: int) -> Array:
-    missing = wide - values.shape[1]
-    return values if missing <= 0 else np.concatenate([values, np.repeat(values[:, -1:], missing, axis=1)], axis=1)
 
 
 class _Rows:
@@ -103,23 +98,17 @@ class Target(_Rows):
     def _piece(self, lane: Lane, tokens: Sequence[int], wanted: bool, hidden: bool, scores: bool) -> Passed:
         signature, rows = self._signature, len(tokens)
         wide = self._wide(lane.cache.rows, rows)
-        fed = np.array([tokens], signature.tokens.dtype)
-        outputs: list[Bound] = []
-        ids_out = scores_out = hidden_out = None
-        if wanted and not scores and signature.ids is not None:
-            ids_out = np.empty((1, wide), signature.ids.dtype)
-            outputs.append((signature.ids, ids_out))
-        elif wanted:
-            scores_out = np.empty((1, wide, self.vocabulary), signature.logits.dtype)
-            outputs.append((signature.logits, scores_out))
-        if hidden and signature.hidden is not None:
-            hidden_out = np.empty((1, wide, self._hidden), signature.hidden.dtype)
-            outputs.append((signature.hidden, hidden_out))
-        lane.run(wide, rows, [(signature.tokens, _padded(fed, wide))], outputs)
+        fed = (signature.tokens, (1, wide))
+        _fill(lane.place(*fed), tokens)
+        ids = (signature.ids, (1, wide)) if wanted and not scores and signature.ids is not None else None
+        states = (signature.hidden, (1, wide, self._hidden)) if hidden and signature.hidden is not None else None
+        values = np.empty((1, wide, self.vocabulary), signature.logits.dtype) if wanted and ids is None else None
+        outputs: list[Placed] = [one for one in (ids, states) if one is not None]
+        lane.run(wide, rows, [fed], outputs, [] if values is None else [(signature.logits, values)])
         return Passed(
-            None if hidden_out is None else hidden_out[0, :rows],
-            None if ids_out is None else tuple(ids_out[0, :rows].tolist()),
-            None if scores_out is None else scores_out[0, :rows],
+            None if states is None else lane.place(*states)[0, :rows].copy(),
+            None if ids is None else tuple(lane.place(*ids)[0, :rows].tolist()),
+            None if values is None else values[0, :rows],
         )
 
 
@@ -142,6 +131,8 @@ class Head(_Rows):
     def run(self, lane: Lane, tokens: Sequence[int], hidden: Array, *, scores: bool) -> tuple[int, Array, Array | None]:
         """Pairs as rows from the lane's end on: of the last one its drafted id, z ``[1, hidden]``, and its scores ``[1, ids]`` if wanted.
 
+        z lies in the lane's memory: the next run overwrites it, and takes it as it is.
+
         Args:
             lane: whose cache.
             tokens: the token of each pair, x_{p+1}.
@@ -152,29 +143,26 @@ class Head(_Rows):
         for at in range(0, len(tokens) - PIECE, PIECE):
             self._piece(lane, tokens[at : at + PIECE], hidden[at : at + PIECE], False, False)
         at = (len(tokens) - 1) // PIECE * PIECE
-        ids, z, values = self._piece(lane, tokens[at:], hidden[at:], True, scores)
-        assert ids is not None and z is not None
-        return int(ids[-1]), z[-1:], None if values is None else values[-1:]
+        return self._piece(lane, tokens[at:], hidden[at:], True, scores)
 
-    def _piece(
-        self, lane: Lane, tokens: Sequence[int], hidden: Array, wanted: bool, scores: bool
-    ) -> tuple[Array | None, Array | None, Array | None]:
+    def _piece(self, lane: Lane, tokens: Sequence[int], hidden: Array, wanted: bool, scores: bool) -> tuple[int, Array, Array | None]:
+        """What ``run`` gives of the last row; meaningless where it is not wanted."""
         signature, rows = self._signature, len(tokens)
         wide = self._wide(lane.cache.rows, rows)
-        fed = np.array([tokens], signature.tokens.dtype)
-        pairs = np.ascontiguousarray(_padded(hidden[None], wide), signature.hidden.dtype)
-        outputs: list[Bound] = []
-        ids = z = values = None
-        if wanted:
-            ids = np.empty((1, wide), signature.ids.dtype)
-            z = np.empty((1, wide, hidden.shape[1]), signature.recycled.dtype)
-            outputs += [(signature.ids, ids), (signature.recycled, z)]
-        if scores:
-            values = np.empty((1, wide, self.scored), signature.logits.dtype)
-            outputs.append((signature.logits, values))
-        lane.run(wide, rows, [(signature.tokens, _padded(fed, wide)), (signature.hidden, pairs)], outputs)
-        return (
-            None if ids is None else ids[0, :rows],
-            None if z is None else z[0, :rows],
-            None if values is None else values[0, :rows],
-        )
+        fed, pairs = (signature.tokens, (1, wide)), (signature.hidden, (1, wide, hidden.shape[1]))
+        _fill(lane.place(*fed), tokens)
+        _fill(lane.place(*pairs), hidden)
+        ids, z = (signature.ids, (1, wide)), (signature.recycled, (1, wide, hidden.shape[1]))
+        values = np.empty((1, wide, self.scored), signature.logits.dtype) if scores else None
+        fresh = [] if values is None else [(signature.logits, values)]
+        lane.run(wide, rows, [fed, pairs], [ids, z] if wanted else [], fresh)
+        last = rows - 1
+        return int(lane.place(*ids)[0, last]), lane.place(*z)[0, last:rows], None if values is None else values[0, last:rows]
+
+
+def _fill(target: Array, values: Any) -> None:
+    """Write rows ``[rows, ...]`` into ``[1, wide, ...]``, the last one again where it is wider."""
+    rows = len(values)
+    target[0, :rows] = values
+    if rows < target.shape[1]:
+        target[0, rows:] = target[0, rows - 1]
