@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import select
 import subprocess
-import sys
-import sysconfig
 import time
 from pathlib import Path
 from typing import Any, Final
 
 from attrs import define, field
 
+from spanfold.backends.export.environments import environment_of, python_in
+from spanfold.backends.export.environments import make_environment as build
+
 PEERS: Final = Path(__file__).resolve().parent.parent / "peers"
-#: Folder of each peer, in the order of the table.
+#: Folder of each peer of speed.py, in the order of the table.
 NAMES: Final = {"transformers": "hf", "economize": "economize_mtp", "onnxruntime": "ort"}
+#: Folder of every peer.
+FOLDERS: Final = NAMES | {"onnxruntime-genai": "genai"}
 
 
 class PeerError(Exception):
     """A peer cannot be measured; the text says why."""
 
 
+def _requirements(peer: str) -> Path:
+    return PEERS / FOLDERS[peer] / "requirements.txt"
+
+
 def environment(peer: str, cache: Path) -> Path:
     """Where the peer's environment lies: a new one for new requirements."""
-    requirements = (PEERS / NAMES[peer] / "requirements.txt").read_bytes()
-    digest = hashlib.sha256(requirements + sys.version.encode()).hexdigest()[:12]
-    return cache / "environments" / f"{peer}-{digest}"
+    return environment_of(peer, _requirements(peer).read_bytes(), cache)
 
 
 def python_of(peer: str, cache: Path) -> Path:
@@ -37,32 +41,15 @@ def python_of(peer: str, cache: Path) -> Path:
     Raises:
         PeerError: it was not made yet.
     """
-    folder = environment(peer, cache)
-    python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    if not (folder / ".complete").is_file():
+    python = python_in(environment(peer, cache))
+    if python is None:
         raise PeerError("its environment is not there: run with --make-environments once")
     return python
 
 
 def make_environment(peer: str, cache: Path) -> None:
-    """Make the peer's environment where it is not there yet.
-
-    What this interpreter has installed stays visible in it, behind its own packages, so that the same build of torch serves
-    everyone (a second one would be a download of gigabytes, and another build is another peer).
-    """
-    folder = environment(peer, cache)
-    if (folder / ".complete").is_file():
-        return
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-    python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    code = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    own = subprocess.run([str(python), "-c", code], check=True, capture_output=True, text=True).stdout.strip()
-    seen = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
-    (Path(own) / "zz_inherited.pth").write_text("".join(f"{path}\n" for path in sorted(seen)))
-    requirements = str(PEERS / NAMES[peer] / "requirements.txt")
-    subprocess.run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", requirements], check=True)
-    (folder / ".complete").touch()
+    """Make the peer's environment where it is not there yet; what this interpreter has installed stays visible in it."""
+    build(environment(peer, cache), ["-r", str(_requirements(peer))], lambda message: None)
 
 
 @define

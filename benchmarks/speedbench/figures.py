@@ -12,7 +12,7 @@ from attrs import field, frozen
 DULL: Final = 0.5
 NGRAM: Final = 8
 #: Margins below which a first difference is a near tie, by dtype (docs/explanation/numerics.md).
-NEAR_TIE: Final = {"float32": 1e-3, "bfloat16": 1.0, "float16": 0.25}
+NEAR_TIE: Final = {"float32": 1e-3, "bfloat16": 1.0, "float16": 0.25, "int4": 1.0}
 
 
 def distinct_share(tokens: Sequence[int], n: int = NGRAM) -> float:

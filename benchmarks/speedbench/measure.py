@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from attrs import define, field
 
-from .environments import NAMES, PEERS, PeerError, Worker, python_of
+from .environments import FOLDERS, PEERS, PeerError, Worker, python_of
 from .figures import first_difference
 from .plan import Plan
 from .store import Store
@@ -67,12 +67,16 @@ class Measurement:
         plan = self.plan
         for name in (OWN, *plan.peers):
             try:
-                folder = "own" if name == OWN else NAMES[name]
+                folder = "own" if name == OWN else FOLDERS[name]
                 python = Path(sys.executable) if name == OWN else python_of(name, self.cache)
-                given = {"model": plan.folder, "dtype": plan.dtype, "threads": plan.threads}
+                given = {"model": plan.folder, "dtype": plan.dtype, "threads": plan.threads, "backend": plan.backend}
                 given["cache"] = str(self.cache / "exports" / f"{name}-{Path(plan.folder).name}-{plan.weights}")
                 worker = Worker(
-                    name, python, PEERS / folder / "peer.py", given, self.cache / "logs" / f"{plan.kind}-{plan.dtype}-{name}.log"
+                    name,
+                    python,
+                    PEERS / folder / "peer.py",
+                    given,
+                    self.cache / "logs" / f"{plan.backend}-{plan.kind}-{plan.dtype}-{name}.log",
                 )
                 self.say(f"starting {name}")
                 worker.start()

@@ -32,6 +32,7 @@ class Plan:
         peer_prompts: of how many of them the peers are measured; they are slow, and a ratio needs fewer pairs than acceptance.
         turns: most turns over the prompts; fewer where the time is up.
         minutes: after which no further prompt is begun.
+        backend: of spanfold, which opens the directory.
     """
 
     model: str
@@ -52,6 +53,7 @@ class Plan:
     past: int
     peers: tuple[str, ...]
     peer_prompts: int
+    backend: str = "torch"
 
     @property
     def key(self) -> str:

@@ -61,7 +61,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     (peers / "stub" / "peer.py").write_text(STUB.format(peers=str(PEERS)), encoding="utf-8")
     (peers / "own").symlink_to(PEERS / "own")
     monkeypatch.setattr(measure, "PEERS", peers)
-    monkeypatch.setattr(measure, "NAMES", {"transformers": "stub", "economize": "stub"})
+    monkeypatch.setattr(measure, "FOLDERS", {"transformers": "stub", "economize": "stub"})
     monkeypatch.setattr(measure, "python_of", python_here)
     return Plan(
         model="scripted",

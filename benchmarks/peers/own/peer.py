@@ -32,23 +32,27 @@ WIDTHS = (1, 2, 3, 4)
 _ROWS_SESSION = 10**6  # far from the ids that decoders count up from 0
 
 
-def versions(model: str) -> dict[str, str]:
+def versions(model: str, backend: str) -> dict[str, str]:
     import platform
 
     found = {"python": platform.python_version()}
-    if model != "scripted":
-        import torch
-        import transformers
+    if model == "scripted":
+        return found
+    if backend == "onnx":
+        import onnxruntime
 
-        found |= {"torch": str(torch.__version__), "transformers": transformers.__version__}
-    return found
+        return found | {"onnxruntime": onnxruntime.__version__}
+    import torch
+    import transformers
+
+    return found | {"torch": str(torch.__version__), "transformers": transformers.__version__}
 
 
 class Own:
     """One opened model, and an answer to each of the requests."""
 
-    def __init__(self, opened: Opened, model: str) -> None:
-        self._opened, self._runtime, self._model = opened, opened.runtime, model
+    def __init__(self, opened: Opened, model: str, backend: str) -> None:
+        self._opened, self._runtime, self._model, self._backend = opened, opened.runtime, model, backend
         # One decoder per setting for all prompts, as a program would have it.
         self._decoders: dict[int | None, Decoder] = {}
         self._records: list[Record] = []
@@ -60,7 +64,7 @@ class Own:
             settings += [{"label": f"k={k}", "width": k} for k in WIDTHS if k <= depth]
             settings.append({"label": "default", "width": None})
         return {
-            "versions": versions(self._model),
+            "versions": versions(self._model, self._backend),
             "notes": [],
             "groups": {one["label"]: [one] for one in settings},
             "row_exact": self._runtime.info.row_exact is True,
@@ -125,17 +129,25 @@ class Own:
             runtime.drop_session(_ROWS_SESSION)
 
 
-def start() -> dict[str, Handler]:
-    given = options()
+def opened_by(given: dict[str, Any]) -> Opened:
     model: str = given["model"]
     if model == "scripted":
-        opened = SCRIPTED.open(OpenOptions())
-    else:
-        import torch
+        return SCRIPTED.open(OpenOptions())
+    if given.get("backend", "torch") == "onnx":
+        from spanfold.backends.onnx import OnnxRuntime
+        from spanfold.backends.tokenizer_text import encoder, from_transformers
 
-        torch.set_num_threads(given["threads"])
-        opened = TORCH.open(OpenOptions(model=model, dtype=given["dtype"]))
-    own = Own(opened, model)
+        runtime = OnnxRuntime.from_directory(model, threads=given["threads"])
+        return Opened(runtime=runtime, text=from_transformers(runtime.tokenizer), encode=encoder(runtime.tokenizer))
+    import torch
+
+    torch.set_num_threads(given["threads"])
+    return TORCH.open(OpenOptions(model=model, dtype=given["dtype"]))
+
+
+def start() -> dict[str, Handler]:
+    given = options()
+    own = Own(opened_by(given), given["model"], given.get("backend", "torch"))
     return {"hello": own.hello, "encode": own.encode, "decode": own.decode, "margin": own.margin, "rows": own.rows}
 
 
