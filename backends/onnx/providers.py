@@ -80,6 +80,8 @@ def _options(given: Any, threads: int | None) -> Any:
         return given
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _ERRORS_ONLY
+    # Target and head have a pool of threads each and run in turn: those of the one that rests must not spin on the other's cores.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     if threads is not None:
         options.intra_op_num_threads = threads
     return options

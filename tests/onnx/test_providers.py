@@ -87,5 +87,7 @@ def test_options_are_handed_to_the_provider_and_to_the_session() -> None:
     runtime = OnnxRuntime.from_directory(folder, session_options=options, provider_options={})
     assert runtime._target.graph.session.get_session_options().enable_cpu_mem_arena is False
     assert OnnxRuntime.from_directory(folder, threads=1)._target.graph.session.get_session_options().intra_op_num_threads == 1
+    entries = OnnxRuntime.from_directory(folder, threads=1)._target.graph.session.get_session_options()
+    assert entries.get_session_config_entry("session.force_spinning_stop") == "1"
     assert "set the threads in session_options" in refused("cpu", session_options=options, threads=1)
     assert "threads must be an integer of at least 1" in refused("cpu", threads=0)
