@@ -276,7 +276,7 @@ def test_no_model_decodes_from_a_redacted_trace(tmp_path, run):
     path = tmp_path / "redacted.jsonl"
     assert run("generate", "hello", "--backend", "scripted", "--max-tokens", "9", "--trace", path, "--redact")[0] == 0
     reader = TraceReader(path)
-    assert bytes(next(iter(reader)).event.prompt) != b"hello"
+    assert tuple(next(iter(reader)).event.prompt) != tuple(b"hello")
     assert reader.segments[0].header.redacted
     before = path.read_bytes()
     for arguments in (["resume", path], ["resume", path, "--json"], ["replay", path, "--backend", "scripted"]):
