@@ -314,6 +314,47 @@ def test_an_unsampled_turn_leaves_metrics_and_no_span():
     assert sum(otel.metrics()["spanfold.tokens"].values()) == len(result.tokens)
 
 
+def raise_it(*args):
+    raise ZeroDivisionError
+
+
+def abandon(bench):
+    stream = bench.decoder.stream([1, 2, 3], max_tokens=20)
+    next(stream)
+    del stream
+    gc.collect()
+
+
+def fail(bench, error, **options):
+    with pytest.raises(error):
+        bench.generate(**options)
+
+
+EXITS = {
+    "limit": lambda bench: bench.generate(max_tokens=6),
+    "cancel": lambda bench: bench.generate(max_tokens=6, cancel=lambda: True),
+    "abandoned": abandon,
+    "callback": lambda bench: fail(bench, ZeroDivisionError, max_tokens=9, on_token=raise_it),
+    "backend": lambda bench: fail(bench, DecodeFailed, max_tokens=90),
+}
+
+
+@pytest.mark.parametrize("way", EXITS)
+@pytest.mark.parametrize("sampled", [True, False], ids=["sampled", "unsampled"])
+def test_whichever_way_a_turn_ends_nothing_stays_open_sampled_or_not(way, sampled):
+    otel = Otel(sampler=None if sampled else ALWAYS_OFF)
+    bench = otel.bench("debug", faults=[Fault(call="settle", at=6, started=True)])
+    with otel.tracer.start_as_current_span("request"):
+        EXITS[way](bench)
+    assert [span.name for span in otel.spans].count("text_completion scripted") == sampled
+    assert bool(otel.spans) is sampled
+    found = otel.metrics()
+    assert found["spanfold.sessions.live"] == {(): 0}
+    forwards = sum(found.get("spanfold.target.forwards", {}).values())
+    assert forwards == sum(type(event).__name__ in ("Prefilled", "SpanVerified", "SerialDecoded") for event in bench.events())
+    assert bench.decoder.observers.errors == [0, 0]
+
+
 def test_turns_of_one_session_are_sampled_by_themselves():
     """Parent-based: the caller's first span is not sampled, its second is."""
     off, on = Otel(sampler=ALWAYS_OFF), Otel()
