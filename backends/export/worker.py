@@ -20,7 +20,7 @@ import numpy as np
 
 from . import graphs
 
-__all__ = ["main"]
+__all__ = ["build", "main"]
 
 _BUILDER: Final = "onnxruntime_genai.models.builder"
 #: fp16 graphs are the builder's for CUDA: its CPU form splits the attention into pieces. The CPU provider runs them, slowly.
@@ -32,7 +32,7 @@ def main(work: Path) -> None:
     """Carry out the job in the folder."""
     job: dict[str, Any] = json.loads((work / "job.json").read_text(encoding="utf-8"))
     out = work / "out"
-    _build(work / "target", out, job["precision"], work / "cache", "model.onnx", {})
+    build(work / "target", out, job["precision"], work / "cache", "model.onnx")
     target = graphs.load(out / "model.onnx")
     graphs.add_ids(target)
     graphs.save(target, out / "model.onnx")
@@ -40,7 +40,7 @@ def main(work: Path) -> None:
         from safetensors.numpy import load_file
 
         built = work / "head-out"
-        _build(work / "head", built, job["precision"], work / "cache", "mtp.onnx", {"exclude_embeds": "true"})
+        build(work / "head", built, job["precision"], work / "cache", "mtp.onnx", exclude_embeds="true")
         head = graphs.load(built / "mtp.onnx")
         joint = load_file(work / "head" / "joint.safetensors")
         graphs.join_head(head, target, joint, job["epsilon"], job["precision"], out)
@@ -58,7 +58,17 @@ def main(work: Path) -> None:
     (work / "versions.json").write_text(json.dumps({name: version(name) for name in _VERSIONS}), encoding="utf-8")
 
 
-def _build(source: Path, out: Path, precision: str, cache: Path, filename: str, options: dict[str, str]) -> None:
+def build(source: Path, out: Path, precision: str, cache: Path, filename: str, **options: str) -> None:
+    """Run the model builder by its command line, in this process: it sees what was put behind this environment's packages.
+
+    Args:
+        source: a checkpoint that ``sources.py`` wrote.
+        out: the folder to write.
+        precision: ``fp32``, ``fp16`` or ``int4``.
+        cache: for its working files.
+        filename: of the graph.
+        options: the builder's extra options.
+    """
     given = {"include_hidden_states": "true", "filename": filename, **options}
     before = sys.argv
     sys.argv = [_BUILDER, "-i", str(source), "-o", str(out), "-p", precision, "-e", _PROVIDER[precision], "-c", str(cache)]

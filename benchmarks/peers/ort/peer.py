@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,36 +19,19 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from protocol import Handler, NotApplicable, Stamps, options, serve, timed_rows
 
 
-def stripped(folder: Path, target: Path) -> None:
-    """The target alone, as a directory that the builder reads: without the MTP layer it would not know what to do with."""
-    from safetensors import safe_open
-    from safetensors.torch import save_file
-
-    config = json.loads((folder / "config.json").read_text())
-    behind = f"model.layers.{config['num_hidden_layers']}."
-    for key in ("num_mtp_layers", "num_nextn_predict_layers"):
-        config.pop(key, None)
-    tensors: dict[str, Any] = {}
-    for shard in sorted(folder.glob("*.safetensors")):
-        with safe_open(shard, framework="pt") as file:
-            tensors |= {key: file.get_tensor(key) for key in file.keys() if key.startswith(("model.", "lm_head."))}  # noqa: SIM118
-    save_file({key: one for key, one in tensors.items() if not key.startswith(behind)}, target / "model.safetensors", {"format": "pt"})
-    (target / "config.json").write_text(json.dumps(config))
-    for path in folder.iterdir():
-        if path.name.startswith(("tokenizer", "generation_config", "special_tokens")) or path.suffix == ".jinja":
-            shutil.copy(path, target)
-
-
 def exported(folder: Path, cache: Path) -> Path:
-    """The exported model, made where it is not there yet."""
+    """The exported target, made where it is not there yet."""
     done = cache / "onnx"
     if not (done / "model.onnx").is_file():
+        from spanfold.backends.export.sources import write_target
+        from spanfold.backends.export.worker import build
+        from spanfold.backends.torch.loading import load
+
         work = cache / "work"
         shutil.rmtree(work, ignore_errors=True)
-        (work / "source").mkdir(parents=True)
-        stripped(folder, work / "source")
-        command = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", str(work / "source"), "-o", str(work / "onnx")]
-        subprocess.run([*command, "-p", "fp32", "-e", "cpu", "-c", str(work / "cache")], check=True, stdout=sys.stderr)
+        loaded = load(folder, device="cpu", dtype="float32", attn_implementation=None, draft=False, revision=None)
+        write_target(loaded, folder, work / "source")
+        build(work / "source", work / "onnx", "fp32", work / "cache", "model.onnx")
         (work / "onnx").rename(done)
         shutil.rmtree(work)
     return done
