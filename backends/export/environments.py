@@ -30,8 +30,8 @@ _PURELIB: Final = "import sysconfig; print(sysconfig.get_path('purelib'))"
 
 
 def environment_of(name: str, requirements: bytes, cache: Path) -> Path:
-    """Where the environment for these requirements lies: other requirements, or another Python, are another folder."""
-    digest = hashlib.sha256(requirements + sys.version.encode()).hexdigest()[:12]
+    """Where the environment for these requirements lies: other ones, another Python, or other packages behind it, are another folder."""
+    digest = hashlib.sha256(requirements + "\n".join([sys.version, *sites()]).encode()).hexdigest()[:12]
     return cache / "environments" / f"{name}-{digest}"
 
 
