@@ -135,7 +135,7 @@ def test_rules_that_this_engine_does_not_have_are_said_so_and_are_no_divergence(
     assert result.sentence == "this log was made by rules version 7, this engine has version 3"
     with pytest.raises(UnknownRules) as caught:
         Replayer().replay(log)
-    assert isinstance(caught.value, ConfigError) and (caught.value.version, caught.value.known, caught.value.seq) == (7, 2, 0)
+    assert isinstance(caught.value, ConfigError) and (caught.value.version, caught.value.known, caught.value.seq) == (7, 3, 0)
 
 
 def test_a_file_gives_a_result_per_session_and_many_files_an_iterator(tmp_path):
