@@ -46,6 +46,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--precision", action="append", choices=tuple(PRECISIONS), help="repeatable (default: both)")
     made.add_argument("--threads", type=int, default=cores(), help="of every process (default: all cores)")
+    made.add_argument("--row-width", type=int, help="rows to which our forwards are padded; 1: none (default: the backend's own choice)")
     made.add_argument("--count", type=int, help="how many of the prompts (default: 8; 3 with --quick)")
     made.add_argument("--tokens", type=int, help="most tokens per prompt (default: 96; 32 with --quick)")
     made.add_argument(
@@ -97,6 +98,7 @@ def plan_of(args: argparse.Namespace, model: str, precision: str, cache: Path) -
         peers=(GENAI,),
         peer_prompts=count,
         backend="onnx",
+        row_width=args.row_width,
     )
 
 

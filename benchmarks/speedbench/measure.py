@@ -70,6 +70,7 @@ class Measurement:
                 folder = "own" if name == OWN else FOLDERS[name]
                 python = Path(sys.executable) if name == OWN else python_of(name, self.cache)
                 given = {"model": plan.folder, "dtype": plan.dtype, "threads": plan.threads, "backend": plan.backend}
+                given["row_width"] = plan.row_width
                 given["cache"] = str(self.cache / "exports" / f"{name}-{Path(plan.folder).name}-{plan.weights}")
                 worker = Worker(
                     name,

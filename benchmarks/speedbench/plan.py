@@ -33,6 +33,7 @@ class Plan:
         turns: most turns over the prompts; fewer where the time is up.
         minutes: after which no further prompt is begun.
         backend: of spanfold, which opens the directory.
+        row_width: rows to which its forwards are padded, where the backend has that option; None: its own choice.
     """
 
     model: str
@@ -54,6 +55,7 @@ class Plan:
     peers: tuple[str, ...]
     peer_prompts: int
     backend: str = "torch"
+    row_width: int | None = None
 
     @property
     def key(self) -> str:

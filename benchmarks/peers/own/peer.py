@@ -137,7 +137,7 @@ def opened_by(given: dict[str, Any]) -> Opened:
         from spanfold.backends.onnx import OnnxRuntime
         from spanfold.backends.tokenizer_text import encoder, from_transformers
 
-        runtime = OnnxRuntime.from_directory(model, threads=given["threads"])
+        runtime = OnnxRuntime.from_directory(model, threads=given["threads"], row_width=given.get("row_width"))
         return Opened(runtime=runtime, text=from_transformers(runtime.tokenizer), encode=encoder(runtime.tokenizer))
     import torch
 
