@@ -15,7 +15,7 @@ __all__ = ["EXPORT"]
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL_DIR", help="a Hugging Face directory, or one of the project's own models by name")
-    parser.add_argument("-o", "--out", required=True, metavar="OUT", help="the directory to write; it must not be there yet")
+    parser.add_argument("-o", "--out", required=True, metavar="OUT", help="the directory to write; it must not be there yet, or be empty")
     parser.add_argument(
         "--precision", choices=PRECISIONS, default="fp32", help="of weights and computation; fp16 is for CUDA (default: fp32)"
     )

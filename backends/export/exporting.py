@@ -82,14 +82,18 @@ def export(
     missing = [name for name in _NEEDS if find_spec(name) is None]
     if missing:
         raise ConfigError(f"export reads the checkpoint with torch and needs {', '.join(missing)}: pip install 'spanfold[torch]'")
-    builder = export_python(python, cache_dir, say)
+    _check_writable(place)
     from ..torch.opening import locate
 
     name, checkpoint = locate(model, say)
+    # Whatever can be refused is refused before pip is asked for anything.
+    builder = None if python is None else _checked_python(python)
+    loaded = _loaded(name, checkpoint, head, say)
+    builder = builder or export_python(None, cache_dir, say)
     place.absolute().parent.mkdir(parents=True, exist_ok=True)
     # Beside its place, so that the move at the end is a rename.
     with tempfile.TemporaryDirectory(prefix=f".{place.name}.", dir=place.absolute().parent) as work:
-        manifest = _exported(name, checkpoint, Path(work), builder, precision, head, say)
+        manifest = _exported(name, loaded, checkpoint, Path(work), builder, precision, head, say)
         if place.exists():
             place.rmdir()
         (Path(work) / "out").rename(place)
@@ -111,6 +115,10 @@ def export_python(python: str | os.PathLike[str] | None, cache_dir: str | os.Pat
             return make_environment(folder, EXPORTERS, progress)
         except OSError as error:
             raise ConfigError(f"the environment {folder} cannot be made: {error}") from error
+    return _checked_python(python)
+
+
+def _checked_python(python: str | os.PathLike[str]) -> Path:
     code = (
         "import importlib.util as u; print(*[n for n in ('onnxruntime', 'onnxruntime_genai', 'onnx', 'onnx_ir') if u.find_spec(n) is None])"
     )
@@ -124,13 +132,16 @@ def export_python(python: str | os.PathLike[str] | None, cache_dir: str | os.Pat
     return Path(python)
 
 
-def _exported(
-    name: str, checkpoint: Path, work: Path, builder: Path, precision: str, head: bool, say: Callable[[str], None]
-) -> dict[str, Any]:
+def _check_writable(place: Path) -> None:
+    there = next(one for one in place.absolute().parents if one.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(f"{place} cannot be made: {there} is no directory that can be written to; name another one")
+
+
+def _loaded(name: str, checkpoint: Path, head: bool, say: Callable[[str], None]) -> Loaded:
     # Only here: they load torch.
     from ..torch.loading import load
-    from . import checking
-    from .sources import head_dim, text_files, without_made_up_ids, write_head, write_target
+    from .sources import head_dim
 
     say(f"loading {name}")
     loaded = load(checkpoint, device="cpu", dtype="float32", attn_implementation=None, draft=head, revision=None)
@@ -138,6 +149,16 @@ def _exported(
         raise ConfigError(f"{name} has no MTP layer: leave out --head")
     if head_dim(loaded) % _HEAD_DIM:
         raise ConfigError(f"{name} has heads of {head_dim(loaded)}: the exported attention takes multiples of {_HEAD_DIM}")
+    return loaded
+
+
+def _exported(
+    name: str, loaded: Loaded, checkpoint: Path, work: Path, builder: Path, precision: str, head: bool, say: Callable[[str], None]
+) -> dict[str, Any]:
+    # Only here: they load torch.
+    from . import checking
+    from .sources import text_files, without_made_up_ids, write_head, write_target
+
     write_target(loaded, checkpoint, work / "target")
     if head:
         write_head(loaded, work / "head")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch_models
 
-from spanfold.backends.export import export
+from spanfold.backends.export import export, exporting
 from spanfold.backends.export.environments import environment_of, make_environment, python_in
 from spanfold.backends.models import embedded
 from spanfold.engine.cli import main
@@ -29,6 +31,32 @@ def test_an_interpreter_without_the_exporters_is_named_with_what_it_lacks(tmp_pa
     with pytest.raises(ConfigError, match="cannot be run: No such file"):
         export(embedded(), tmp_path / "out", python=tmp_path / "nowhere")
     assert not list(tmp_path.iterdir())
+
+
+def test_nothing_is_fetched_for_an_export_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The environment of the exporters is a download; what is wrong with the arguments is said before it."""
+
+    def fetched(*given: object) -> Path:
+        raise AssertionError("an environment was made")
+
+    monkeypatch.setattr(exporting, "make_environment", fetched)
+    (tmp_path / "file").touch()
+    (tmp_path / "empty").mkdir()
+    torch_models.save_checkpoint(tmp_path / "plain", torch_models.tiny_model("llama", head_dim=16), None)
+    torch_models.save_checkpoint(tmp_path / "narrow", torch_models.tiny_model("llama"), None)
+    for model, out, options, words in [
+        (tmp_path / "nowhere", "out", {}, "nowhere is neither a directory nor a hub id"),
+        (tmp_path / "empty", "out", {}, "empty has no usable config.json"),
+        (tmp_path / "plain", "out", {"head": True}, "has no MTP layer: leave out --head"),
+        (tmp_path / "narrow", "out", {}, "has heads of 8: the exported attention takes multiples of 16"),
+        (tmp_path / "plain", "file", {}, "is there already"),
+        (tmp_path / "plain", "file/out", {}, f"{tmp_path / 'file'} is no directory that can be written to"),
+        (tmp_path / "plain", "out", {"precision": "int3"}, "precision must be one of"),
+    ]:
+        with pytest.raises(ConfigError, match=re.escape(words)):
+            export(model, tmp_path / out, **options)
+    with pytest.raises(AssertionError, match="an environment was made"):
+        export(tmp_path / "plain", tmp_path / "empty")
 
 
 def test_an_unknown_precision_is_refused(tmp_path: Path):
