@@ -12,6 +12,7 @@ from ..engine.extensions import require
 from ..engine.hooks import AnyObserver
 from ..engine.trace import TraceReader
 from .descriptors import NEEDS
+from .files import write_whole
 from .formats import otlp_json, perfetto_json, tree
 from .recorded import recorded_spans
 from .rounds import Options
@@ -32,9 +33,9 @@ def run_spans(args: argparse.Namespace, terminal: Terminal) -> int:
 
         terminal.note(f"sent {send(spans, args.otlp)} spans to {endpoint(args.otlp, 'traces')}")
     elif args.json is not None:
-        _write(args.json, (f"{line}\n" for line in otlp_json(spans)), terminal)
+        _write(args.json, (f"{line}\n" for line in otlp_json(spans)), terminal, args.trace)
     elif args.perfetto is not None:
-        _write(args.perfetto, perfetto_json(spans), terminal)
+        _write(args.perfetto, perfetto_json(spans), terminal, args.trace)
     else:
         for line in tree(spans):
             terminal.line(line)
@@ -48,13 +49,12 @@ def _check(options: Options) -> None:
         raise ConfigError("--original-names names the spans of rounds: take --level rounds or debug")
 
 
-def _write(path: str, pieces: Iterable[str], terminal: Terminal) -> None:
+def _write(path: str, pieces: Iterable[str], terminal: Terminal, read: str) -> None:
     if path == "-":
         for piece in pieces:
             terminal.write(piece)
         return
-    with open(path, "w", encoding="utf-8") as file:
-        file.writelines(pieces)
+    write_whole(path, pieces, read=read)
 
 
 @contextmanager

@@ -4,6 +4,8 @@ import gzip
 import http.server
 import json
 import logging
+import os
+import stat
 import threading
 
 import pytest
@@ -206,6 +208,69 @@ def test_what_is_no_trace_is_one_line(tmp_path, capsys):
     for arguments in ([str(path)], [str(tmp_path / "missing.jsonl")], [str(path), "--original-names", "--level", "summary"]):
         assert main(["spans", *arguments]) == 2
         assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("form", ["--json", "--perfetto"])
+@pytest.mark.parametrize("name", ["itself", "a symbolic link", "a hard link"])
+def test_the_trace_itself_is_not_written_over(trace, tmp_path, capsys, form, name):
+    before, link = trace.read_bytes(), tmp_path / "link.jsonl"
+    if name == "a symbolic link":
+        link.symlink_to(trace)
+    elif name == "a hard link":
+        link.hardlink_to(trace)
+    written = trace if name == "itself" else link
+    assert main(["spans", str(trace), form, str(written)]) == 2
+    error = capsys.readouterr().err
+    assert str(written) in error and "name another file" in error and error.count("\n") == 1
+    assert trace.read_bytes() == before
+
+
+@pytest.mark.parametrize("form", ["--json", "--perfetto"])
+@pytest.mark.parametrize("bad", ["missing", "empty", "damaged late"])
+def test_a_failure_leaves_what_was_there_and_nothing_beside_it(trace, tmp_path, capsys, form, bad):
+    """Damage after the first turn's end: spans were made by then."""
+    source = tmp_path / "bad.jsonl"
+    if bad == "empty":
+        source.touch()
+    elif bad == "damaged late":
+        *lines, last = trace.read_bytes().splitlines(keepends=True)
+        source.write_bytes(b"".join(lines) + b"nonsense\n" + last)
+    folder = tmp_path / "out"
+    folder.mkdir()
+    kept, new = folder / "kept.json", folder / "new.json"
+    kept.write_text("what was there", encoding="utf-8")
+    for written in (kept, new):
+        assert main(["spans", str(source), form, str(written)]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+    assert [(one.name, one.read_text(encoding="utf-8")) for one in folder.iterdir()] == [("kept.json", "what was there")]
+
+
+def test_what_is_replaced_keeps_its_place_and_its_mode(trace, tmp_path):
+    folder = tmp_path / "out"
+    folder.mkdir()
+    file, link = folder / "spans.json", tmp_path / "link.json"
+    file.write_text("older", encoding="utf-8")
+    file.chmod(0o640)
+    link.symlink_to(file)
+    assert main(["spans", str(trace), "--json", str(link)]) == 0
+    assert link.is_symlink() and json.loads(file.read_text(encoding="utf-8").splitlines()[0])
+    assert file.stat().st_mode & 0o777 == 0o640 and [one.name for one in folder.iterdir()] == ["spans.json"]
+
+
+def test_a_pipe_is_written_and_stays_one(trace, tmp_path):
+    pipe, got = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: got.append(pipe.read_text(encoding="utf-8")))
+    reader.start()
+    assert main(["spans", str(trace), "--perfetto", str(pipe)]) == 0
+    reader.join()
+    assert json.loads(got[0])["traceEvents"] and stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_a_folder_that_is_not_there_is_named_as_it_was_given(trace, tmp_path, capsys):
+    written = tmp_path / "nowhere" / "spans.json"
+    assert main(["spans", str(trace), "--json", str(written)]) == 2
+    assert capsys.readouterr().err.startswith(f"spanfold spans: {written}: ")
 
 
 # -- OTLP over HTTP ----------------------------------------------------------------------------------------------------
