@@ -85,8 +85,8 @@ class SessionFold:
         if handler is None:
             self._rounds.feed(record)
         else:
-            self._rounds.at_ns = record.at_ns
             handler(self, event, record)
+            self._rounds.at_ns = record.at_ns  # afterwards: a turn that a resume ends has ended with the record before it
 
     def abandon(self, at_ns: int) -> None:
         """Nothing more will come: end what is open as unfinished, at the newest record or at ``at_ns`` if that is later."""
@@ -190,7 +190,7 @@ class SessionFold:
 
     def _on_resumed(self, event: SessionResumed, record: Record) -> None:
         if self._open:  # the process that ran it is gone, and so is whatever it was doing
-            self._end(min(self._rounds.seen_ns(), record.at_ns), "unfinished")
+            self._end(self._rounds.at_ns, "unfinished")
         self._setting(event.runtime, event.draft, self._policy)
         self._rounds.resumed()
         if not self._finished:

@@ -74,8 +74,10 @@ def test_spans_are_whole_and_a_trace_gives_the_same_ones(world, fault, doing, le
             drive(bench.decoder, world, doing)
             bench.decoder.close()
         recorded = list(as_sdk_spans(recorded_spans(TraceReader(path), Options(level=level))))
+        summary = list(as_sdk_spans(recorded_spans(TraceReader(path), Options(level="summary"))))
     assert bench.decoder.observers.errors == [0, 0]
     assert tree_of(recorded) == tree_of(otel.spans)
+    assert tree_of(summary) == [(*turn[:-1], []) for turn in tree_of(recorded)], "a turn is the same at every level"
 
     events = [event for log in bench.logs.values() for event in (record.event for record in log)]
     begun = sum(type(event).__name__ in ("SessionOpened", "Extended") for event in events)

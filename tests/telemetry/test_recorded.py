@@ -17,8 +17,8 @@ from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as otlp
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as otlp
 from otel_bench import Otel, tree_of
 
-from spanfold.backends.scripted import Fault
-from spanfold.engine import DecodeFailed, Decoder
+from spanfold.backends.scripted import Fault, adversarial
+from spanfold.engine import DecodeFailed, Decoder, SpanfoldError
 from spanfold.engine.cli import main
 from spanfold.engine.trace import TraceReader, TraceWriter
 from spanfold.telemetry.formats import BATCH
@@ -136,6 +136,41 @@ def test_a_session_that_was_resumed_in_another_process_has_two_spans(tmp_path):
     assert second.attributes["spanfold.turn.continued"] is True
     tokens = [span.attributes["gen_ai.usage.output_tokens"] for span in (first, second)]
     assert sum(tokens) == 9 and all(tokens)
+
+
+def test_a_turn_lasts_as_long_at_every_level_wherever_it_was_cut_and_whether_or_not_it_was_resumed(tmp_path):
+    """A turn that a resume ends took 0 at the level summary, and at rounds and debug what their spans knew of."""
+    whole, path = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
+    with TraceWriter(whole) as writer:
+        decoder = Otel().bench("summary", decoder={"recorder": writer}, drafts=adversarial()).decoder
+        with decoder.open([1, 2, 3], max_tokens=9) as session:
+            session.step()
+            session.step()
+            session.rewind(3)  # in the middle of the turn
+            list(session)
+            session.extend([5, 6], max_tokens=5)
+            list(session)
+    lines = whole.read_bytes().splitlines(keepends=True)
+    kinds = set()
+    for cut in range(2, len(lines) - 1):
+        path.write_bytes(b"".join(lines[:cut]))
+        for resumed in (False, True):
+            if resumed:
+                with TraceWriter(path) as writer, Decoder(Otel().bench().runtime, policy=3, recorder=writer) as decoder:
+                    try:
+                        session = decoder.resume(path)
+                    except SpanfoldError:  # its session was dropped already
+                        break
+                    with session:
+                        list(session)
+            levels = [[span for span in spans_of(path, level) if span.parent_id is None] for level in ("summary", "rounds", "debug")]
+            seen = [[(span.start_ns, span.end_ns, dict(span.attributes)) for span in turns] for turns in levels]
+            assert seen[0] == seen[1] == seen[2], f"cut after line {cut}, resumed {resumed}"
+            first = levels[0][0]
+            if first.attributes["spanfold.finish.reason"] == "unfinished":
+                kinds.add(resumed)
+                assert first.end_ns == int(json.loads(lines[cut - 1])["at_ns"]), "it ends with its newest record"
+    assert kinds == {False, True}
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
