@@ -65,6 +65,15 @@ class OTelObserver:
     ) -> None:
         if level not in get_args(Level):
             raise ConfigError(f"level must be one of {', '.join(get_args(Level))}, not {level!r}")
+        for name, flag in (
+            ("record_token_ids", record_token_ids),
+            ("record_messages", record_messages),
+            ("original_names", original_names),
+        ):
+            if not isinstance(flag, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ConfigError(f"{name} must be True or False, not {flag!r}")
+        if parent is not None and not isinstance(parent, Context):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"parent must be an OpenTelemetry Context (context.get_current() gives one) or None, not {parent!r}")
         if original_names and level == "summary":
             raise ConfigError("original_names names the spans of rounds: set level to rounds or debug")
         for name, provider, kind in (

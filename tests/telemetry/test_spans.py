@@ -167,6 +167,11 @@ def test_the_original_systems_names_come_out_exactly(otel):
         ({"level": "summary", "original_names": True}, "set level to rounds or debug"),
         ({"tracer_provider": "otlp"}, "tracer_provider must be a TracerProvider, not 'otlp'"),
         ({"meter_provider": 3}, "meter_provider must be a MeterProvider, not 3"),
+        ({"parent": 5}, r"parent must be an OpenTelemetry Context .* or None, not 5"),
+        ({"parent": {}}, "parent must be"),
+        ({"record_token_ids": "no"}, "record_token_ids must be True or False, not .no."),
+        ({"record_messages": "x"}, "record_messages must be True or False, not .x."),
+        ({"original_names": 1, "level": "rounds"}, "original_names must be True or False, not 1"),
     ],
 )
 def test_unusable_arguments_are_named(options, message):
