@@ -15,7 +15,7 @@ from .descriptors import NEEDS
 from .files import write_whole
 from .formats import otlp_json, perfetto_json, tree
 from .recorded import recorded_spans
-from .rounds import Options
+from .rounds import Level, Options
 
 __all__ = ["run_spans", "watching"]
 
@@ -25,6 +25,7 @@ def run_spans(args: argparse.Namespace, terminal: Terminal) -> int:
     options = Options(level=args.level, record_token_ids=args.record_token_ids, original_names=args.original_names)
     _check(options)
     if args.otlp is not None:
+        _check_url(args.otlp)
         require("spanfold spans --otlp", NEEDS, "otel")
     reader = TraceReader(args.trace)
     spans = recorded_spans(reader, options)
@@ -49,6 +50,11 @@ def _check(options: Options) -> None:
         raise ConfigError("--original-names names the spans of rounds: take --level rounds or debug")
 
 
+def _check_url(url: str) -> None:
+    if not url.lower().startswith(("http://", "https://")):
+        raise ConfigError(f"--otlp must be a collector's URL, http://localhost:4318 for example, not {url!r}")
+
+
 def _write(path: str, pieces: Iterable[str], terminal: Terminal, read: str) -> None:
     if path == "-":
         for piece in pieces:
@@ -60,15 +66,20 @@ def _write(path: str, pieces: Iterable[str], terminal: Terminal, read: str) -> N
 @contextmanager
 def watching(args: argparse.Namespace, terminal: Terminal) -> Generator[AnyObserver | None]:
     """The observer that ``spanfold generate`` was asked for, or None."""
-    if not args.otel and args.otlp is None:
+    if args.otlp is not None:
+        _check_url(args.otlp)
+    elif not args.otel:
+        if args.otel_level is not None:
+            raise ConfigError("--otel-level is the level of spans that are sent: add --otel or --otlp URL, or leave out --otel-level")
         yield None
         return
     require("spanfold generate --otel", NEEDS, "otel")
     from .sending import live_observer
 
     # A round commits a token at least; it is at most a span of four at the level debug.
-    most = 1 + (4 if args.otel_level == "debug" else 1) * (args.max_tokens + 1)
-    with live_observer(args.otlp, Options(level=args.otel_level), most) as (observer, complaints):
+    level: Level = args.otel_level or "rounds"
+    most = 1 + (4 if level == "debug" else 1) * (args.max_tokens + 1)
+    with live_observer(args.otlp, Options(level=level), most) as (observer, complaints):
         yield observer
     for line in complaints:
         terminal.note(f"spanfold generate: {line}")

@@ -42,7 +42,7 @@ def _run_spans(args: argparse.Namespace, terminal: Terminal) -> int:
 def _otel_arguments(one: argparse.ArgumentParser) -> None:
     one.add_argument("--otel", action="store_true", help="send spans and metrics to a collector by OTLP over HTTP")
     one.add_argument("--otlp", metavar="URL", help="the collector (default: OTEL_EXPORTER_OTLP_ENDPOINT, else http://localhost:4318)")
-    one.add_argument("--otel-level", metavar="LEVEL", choices=_LEVELS, default="rounds", help=f"{_LEVEL} (default: rounds)")
+    one.add_argument("--otel-level", metavar="LEVEL", choices=_LEVELS, help=f"{_LEVEL} (default: rounds)")
 
 
 def _open_otel(args: argparse.Namespace, terminal: Terminal) -> AbstractContextManager[AnyObserver | None]:

@@ -441,6 +441,24 @@ def test_generate_goes_on_where_no_collector_listens(capsys):
     assert err.count("\n") == 2 and "did not take" in err and "Traceback" not in err
 
 
+@pytest.mark.parametrize("level", ["summary", "rounds", "debug"])
+def test_a_level_for_spans_that_are_not_sent_is_refused(capsys, level):
+    assert main(["generate", "hi", "--backend", "scripted", "--max-tokens", "4", "--otel-level", level]) == 2
+    out, error = capsys.readouterr()
+    assert "add --otel or --otlp URL" in error and error.count("\n") == 1 and not out
+
+
+@pytest.mark.parametrize("url", ["", "localhost:4318", "ftp://c"])
+def test_what_is_no_collectors_url_is_refused(trace, capsys, monkeypatch, url):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318")
+    generate = ["generate", "hi", "--backend", "scripted"]
+    for arguments in (["spans", str(trace)], generate, [*generate, "--otel"]):
+        assert main([*arguments, "--otlp", url]) == 2
+        out, error = capsys.readouterr()
+        assert f"--otlp must be a collector's URL, http://localhost:4318 for example, not {url!r}" in error
+        assert error.count("\n") == 1 and not out
+
+
 @pytest.mark.parametrize("url", ["http://c:4318", "http://c:4318/", "http://c:4318/v1/traces", "http://c:4318/v1/metrics"])
 def test_a_collectors_url_may_name_the_base_or_a_signal(url):
     assert endpoint(url, "traces") == "http://c:4318/v1/traces"
