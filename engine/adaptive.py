@@ -42,9 +42,10 @@ from .estimates import (
 from .evolving import evolver
 from .values import WIDEST, flag, ids, integer, one_of
 
-__all__ = ["Pace", "after_serial", "after_span", "carried", "first_pace"]
+__all__ = ["Pace", "after_probe_asked", "after_serial", "after_span", "carried", "first_pace"]
 
 FIRST_WIDTH: Final = 2  # of the spans that find out what a span costs
+COST_MOST: Final = 1 << 47  # nanoseconds, more than a day: what is recorded must stay an integer of a trace
 
 # How fast estimates follow.
 MEMORY: Final = 32  # observations that a chance remembers
@@ -147,6 +148,8 @@ class Pace:
             raise ConfigError(f"Pace.width ({self.width}) and Pace.chosen ({self.chosen}) must not exceed Pace.most ({self.most})")
         if max(self.chances) > ONE or max(self.samples) > COST_MEMORY or max(self.seen) > MEMORY:
             raise ConfigError(f"Pace.chances, .samples and .seen must be at most {ONE}, {COST_MEMORY} and {MEMORY}")
+        if any(count and not cost for count, cost in zip(self.samples, self.costs, strict=True)):
+            raise ConfigError("Pace.costs must be above 0 where Pace.samples is")
         if self.width and self.off != self.probe:
             raise ConfigError("Pace.probe must be true where drafting is off and the width is not 0")
 
@@ -189,12 +192,22 @@ def carried(pace: Pace, forwards: int) -> Pace:
 # -- after a round -----------------------------------------------------------------------------------------------------
 
 
+def after_probe_asked(pace: Pace, forwards: int) -> Pace:
+    """A probe's draft was asked for: it is spent, whatever comes of it. ``forwards`` is the account's."""
+    now = pace.forwards + forwards
+    return _evolve(pace, probes=max(pace.probes + 1, (now - CREDIT) // PROBE_SHARE), resume_at=now + COOL_DOWN)
+
+
 def after_serial(pace: Pace, cost: int, forwards: int, draft_ns: int) -> Pace:
-    """A serial step took ``cost``; ``forwards`` and ``draft_ns`` are the account's after it."""
+    """A serial step took ``cost``; ``forwards`` and ``draft_ns`` are the account's after it.
+
+    What drafts have cost since the last round was paid in vain: none of them came to a span.
+    """
     now = pace.forwards + forwards
     costs, samples = pace.costs, pace.samples
-    count, cost = samples[0], cost or 1  # where nothing costs anything, all widths cost the same
-    debt = pace.debt + draft_ns - pace.draft_ns  # a draft that was asked for in vain is lost too
+    count, cost = samples[0], min(cost or 1, COST_MOST)  # where nothing costs anything, all widths cost the same
+    vain = min(draft_ns - pace.draft_ns, COST_MOST)
+    debt = pace.debt if pace.off else pace.debt + vain
     if not pace.off and count > 1 and debt > DEBT_DOUBTED * pace.serial and 4 * cost > 5 * costs[0]:
         # The debt was counted with a serial step that has become slower meanwhile, and so has all else.
         now_serial = min(cost, 2 * costs[0])
@@ -205,7 +218,13 @@ def after_serial(pace: Pace, cost: int, forwards: int, draft_ns: int) -> Pace:
     serial = costs[0] if count else trusted(costs, samples)
     known = {"costs": costs, "samples": samples, "serial": serial, "measured": now, "draft_ns": draft_ns}
     if not pace.off:
+        if vain and debt > DEBT_DOUBTED * serial:
+            return _stopped(_evolve(pace, debt=debt, **known), now, vain)
         return _evolve(pace, width=pace.chosen, debt=debt, **known)
+    if pace.probe and vain:
+        wait = max(COOL_DOWN, REPAY * vain // serial) << pace.fails
+        known |= {"fails": min(pace.fails + 1, FAILS_MOST), "resume_at": now + min(wait, COOL_DOWN_MOST), "reason": "cool_down"}
+        pace = _evolve(pace, **known)
     if now - pace.since >= WINDOW:
         debt = 0
     width = 0
@@ -221,7 +240,7 @@ def after_span(pace: Pace, drafted: int, accepted: int, rejected: bool, committe
     says whether a correction took the place of the next draft. ``cost`` is that of verify and settle; that of the draft is what
     ``draft_ns``, the account's, has grown by. ``forwards`` is the account's too.
     """
-    cost = cost + draft_ns - pace.draft_ns or 1
+    cost = min(cost + draft_ns - pace.draft_ns or 1, COST_MOST)
     serial, count, usual = pace.serial, pace.samples[drafted], pace.costs[drafted]
     # One slow round (a compile, a page fault) must not pass for a loss of its whole length.
     most = 2 * usual if count > 1 else _bound(pace, drafted)
@@ -264,21 +283,25 @@ def _chosen(pace: Pace, now: int, loss: int) -> Pace:
     if pace.debt > DEBT_DOUBTED * serial and _stops(pace.debt, serial, gain, seen[0]):
         if now - pace.measured > FRESH:
             return _evolve(pace, width=0, reason="measuring", **known)
-        fails = pace.fails if now - pace.since < SETTLED else 0
-        wait = COOL_DOWN + COOL_DOWN * max(loss, 0) // max(serial, 1) << fails
-        return _evolve(
-            pace,
-            width=0,
-            reason="not_paying",
-            off=True,
-            fails=min(fails + 1, FAILS_MOST),
-            since=now,
-            resume_at=now + min(wait, COOL_DOWN_MOST),
-            **known,
-        )
+        return _stopped(_evolve(pace, **known), now, loss)
     if now - pace.measured >= _interval(samples[0], gain):
         return _evolve(pace, width=0, reason="measuring", **known)
     return _evolve(pace, width=chosen, **known)
+
+
+def _stopped(pace: Pace, now: int, loss: int) -> Pace:
+    """Draft no more for the time being; ``loss`` is that of the last round."""
+    fails = pace.fails if now - pace.since < SETTLED else 0
+    wait = COOL_DOWN + COOL_DOWN * max(loss, 0) // max(pace.serial, 1) << fails
+    return _evolve(
+        pace,
+        width=0,
+        reason="not_paying",
+        off=True,
+        fails=min(fails + 1, FAILS_MOST),
+        since=now,
+        resume_at=now + min(wait, COOL_DOWN_MOST),
+    )
 
 
 def _after_probe(pace: Pace, now: int, loss: int) -> Pace:
@@ -286,10 +309,9 @@ def _after_probe(pace: Pace, now: int, loss: int) -> Pace:
     serial = max(pace.serial, 1)
     debt = max(pace.debt + min(loss, 0), 0)
     chosen, gain = choice(pace.chosen, cost_curve(pace.costs, pace.samples, serial), pace.chances, pace.seen)
-    probes = max(pace.probes + 1, (now - CREDIT) // PROBE_SHARE)
     if loss < 0 and gain >= PAYS and debt < (DEBT_MOST - HEADROOM) * serial:
         beat = _beat(pace.samples[chosen], pace.seen[0])
-        return _evolve(pace, width=chosen, chosen=chosen, beat=beat, probe=False, off=False, debt=debt, gain=gain, since=now, probes=probes)
+        return _evolve(pace, width=chosen, chosen=chosen, beat=beat, probe=False, off=False, debt=debt, gain=gain, since=now)
     if loss < 0:
         wait, fails = COOL_DOWN, max(pace.fails - 2, 0)
     else:
@@ -304,7 +326,6 @@ def _after_probe(pace: Pace, now: int, loss: int) -> Pace:
         gain=gain,
         fails=fails,
         resume_at=now + min(wait, COOL_DOWN_MOST),
-        probes=probes,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .adaptive import Pace, after_serial, after_span
+from .adaptive import Pace, after_probe_asked, after_serial, after_span
 from .checks import broken_off, check_choosable, check_running, check_vocabulary, discard, expect, one_more_per_depth, refuse
 from .events import (
     CheckpointRetired,
@@ -67,6 +67,7 @@ def on_offered(state: SessionState, event: DraftOffered, to: Phase) -> SessionSt
         pending=event.tokens,
         surplus=event.invalid,
         offer_limit=event.limit,
+        pace=after_probe_asked(pace, stats.forwards) if pace is not None and pace.probe else pace,
         stats=evolve_stats(stats, drafted=stats.drafted + count, pending=count, draft_ns=stats.draft_ns + event.cost_ns),
     )
 

@@ -52,7 +52,6 @@ class RoundFold:
         self._rounds = 0
         self._round: Round | None = None
         self._reason = _SHORT
-        self._probe = False
         self._verified = 0
         self.begin_turn(0, detailed=False)
 
@@ -150,7 +149,8 @@ class RoundFold:
         self._begin_round()
         self._tally.drafted += len(event.tokens) + event.invalid
         self._spend("draft", event.cost_ns)
-        self._reason, self._probe = _SHORT, event.probe
+        self._reason = _SHORT
+        self._tally.probes += event.probe
         found = self._round_of(record)
         if found is not None:
             found.offered, found.offered_ns = event, record.at_ns
@@ -198,8 +198,6 @@ class RoundFold:
         tally.matched += event.matched
         tally.verified_lengths[drafted] = tally.verified_lengths.get(drafted, 0) + 1
         tally.verifies.append((event.rows, event.cost_ns))
-        tally.probes += self._probe
-        self._probe = False
         self._spend("verify", event.cost_ns)
         self._forward(event, record)
 

@@ -28,7 +28,10 @@ def on_offered(ledger: Ledger, event: DraftOffered) -> None:
         ledger.broken("law 1", f"a draft for {event.at} of {ledger.length} tokens")
     if event.probe and not ledger.adaptive:
         ledger.broken("law 5", "a probe where the width is fixed")
-    ledger.draft, ledger.unusable, ledger.offer_limit, ledger.probing = event.tokens, event.invalid, event.limit, event.probe
+    ledger.probes += event.probe
+    if 50 * (ledger.probes - ledger.probes_allowed) > ledger.tally.forwards:
+        ledger.broken("law 5", f"{ledger.probes} probes in {ledger.tally.forwards} forwards")
+    ledger.draft, ledger.unusable, ledger.offer_limit = event.tokens, event.invalid, event.limit
     ledger.tally.draft_ns += event.cost_ns
     ledger.tally.drafted += ledger.pending
     ledger.tally.pending = ledger.pending
@@ -110,9 +113,6 @@ def on_verified(ledger: Ledger, event: SpanVerified) -> None:
         ledger.broken("law 3", f"{len(predictions)} predictions for {event.rows} rows, {matched} matched")
     tally = ledger.tally
     tally.spans += 1
-    ledger.probes += ledger.probing
-    if 50 * (ledger.probes - ledger.probes_allowed) > tally.forwards:
-        ledger.broken("law 5", f"{ledger.probes} probes in {tally.forwards} forwards")
     tally.verify_ns += event.cost_ns
     tally.verified += len(draft)
     tally.matched += matched

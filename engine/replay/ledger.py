@@ -52,8 +52,8 @@ class Ledger:
         span, span_committed: the span that is not settled, and ``c`` once its commit was seen.
         repair: after a started failure the position that a trim is due to, or words where only a drop is left.
         cut: what ended the turn from within.
-        adaptive, probing, probes, probes_allowed: whether the policy is ``auto`` and the newest offer a probe; spans that were one;
-            how many may come beyond one in fifty forwards.
+        adaptive, probes, probes_allowed: whether the policy is ``auto``; drafts that were asked for as probes, and how many may be
+            beyond one in fifty forwards.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,6 @@ class Ledger:
         self.unusable = 0
         self.offer_limit = 0
         self.adaptive = False
-        self.probing = False
         self.probes = 0
         self.probes_allowed = PROBES_AT_ONCE
         self.forward: Prefilled | SerialDecoded | SpanVerified | None = None

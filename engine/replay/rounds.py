@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from attrs import frozen
 
-from ..events import DraftOffered, Event, SerialDecoded, SpanRefused, SpanVerified
+from ..events import DraftOffered, Event, SerialDecoded, SpanRefused
 from .plain import Plain
 
 __all__ = ["RoundCounter", "RoundFigures"]
@@ -20,7 +20,7 @@ class RoundFigures(Plain):
     Attributes:
         widths: tokens asked for -> drafts.
         width_changes: drafts that were asked for with another width than the one before.
-        probes: spans that looked whether drafting pays again.
+        probes: drafts that were asked for to see whether drafting pays again.
         refusals: reason -> serial steps. A step after a draft that was too short has no reason and is counted under ``short``.
     """
 
@@ -39,7 +39,6 @@ class RoundCounter:
         self.width_changes = 0
         self.probes = 0
         self._width: int | None = None
-        self._offer: DraftOffered | None = None
         self._reason = "short"
 
     def feed(self, event: Event) -> None:
@@ -48,10 +47,9 @@ class RoundCounter:
         if kind is DraftOffered and isinstance(event, DraftOffered):
             self.widths[event.limit] += 1
             self.width_changes += self._width is not None and self._width != event.limit
-            self._width, self._offer = event.limit, event
+            self._width = event.limit
+            self.probes += event.probe
             self._reason = "short"
-        elif kind is SpanVerified:
-            self.probes += self._offer is not None and self._offer.probe
         elif isinstance(event, SpanRefused):
             self._reason = event.reason
         elif kind is SerialDecoded:

@@ -7,7 +7,7 @@ import attrs
 import pytest
 from adaptive_worlds import Model, simulate
 
-from spanfold.backends.scripted import Costs, ScriptedRuntime, constant, hash_target, noisy, oracle
+from spanfold.backends.scripted import Costs, ScriptedRuntime, constant, hash_target, noisy, oracle, short
 from spanfold.engine import (
     ConfigError,
     Decoder,
@@ -21,7 +21,7 @@ from spanfold.engine import (
     fold,
     redrive,
 )
-from spanfold.engine.adaptive import after_serial, after_span, carried, first_pace
+from spanfold.engine.adaptive import DEBT_DOUBTED, after_serial, after_span, carried, first_pace
 from spanfold.engine.estimates import ONE
 from spanfold.engine.reducer import reduce
 from spanfold.engine.replay.laws import law_violations
@@ -162,6 +162,26 @@ def test_a_session_that_learned_nothing_takes_nothing_away():
     assert priors[3] is not None and priors[3].most == 8 and priors[3].known > 20
 
 
+def test_a_prior_whose_costs_cannot_be_is_refused():
+    """Once a division by zero in `check`."""
+    with pytest.raises(ConfigError, match=r"Pace\.costs must be above 0 where Pace\.samples is"):
+        attrs.evolve(first_pace(2), samples=(16, 0, 0), debt=10)
+
+
+def test_costs_of_any_size_stay_integers_of_a_trace():
+    opened = decoded(oracle(), tokens=2)[0]
+    pace = first_pace(2)
+    for forwards in range(1, 60):
+        cost = 1 << 60
+        if pace.width:
+            pace = after_span(pace, pace.width, 0, True, 1, cost, forwards, pace.draft_ns + cost)
+        else:
+            pace = after_serial(pace, cost, forwards, pace.draft_ns)
+        event = attrs.evolve(opened.event, policy=Policy(kind="auto", width=2), prior=carried(pace, forwards))
+        record = attrs.evolve(opened, event=event)
+        assert record_from_dict(json.loads(json.dumps(record_to_dict(record)))) == record
+
+
 @pytest.mark.parametrize("name", ["draft_ns", "rounds", "spent", "accepted", "judged"])
 def test_a_prior_that_still_collects_is_refused(name):
     """Such a trace was tampered with: its counts have no meaning, and once led to an index that does not exist."""
@@ -192,6 +212,52 @@ def test_the_events_tell_why_rounds_are_serial_and_which_drafts_are_probes():
     assert set(figures.refusals) >= {"measuring", "not_paying", "cool_down"}
     assert sum(figures.refusals.values()) == sum(isinstance(record.event, SerialDecoded) for record in records)
     assert 50 * len(probes) <= fold(records).stats.forwards
+
+
+def vain(offers, ask_ns, policy, forward=100_000, tokens=2000):
+    """A decode in which drafting comes to no span, after spans as many as ``offers`` says; its records and its time in serial steps."""
+    asked = []
+
+    def draft(head, limit):
+        asked.append(limit)
+        if len(asked) > offers:
+            return []
+        state = head.target.advance(head.hidden, head.current)
+        return [(head.target.choose(state, ()) + 1) % head.vocabulary]
+
+    runtime = ScriptedRuntime(hash_target(1, 100), drafts=draft, costs=Costs(forward=forward, row=0, step=0, draft=ask_ns))
+    records = []
+    with Decoder(runtime, observers=[records.append], clock=runtime.clock, policy=policy) as decoder:
+        decoder.generate((1, 2, 3), max_tokens=tokens)
+    spent = sum(getattr(record.event, "cost_ns", 0) or 0 for record in records)
+    return records, spent / (forward * tokens)
+
+
+@pytest.mark.parametrize("offers", [0, 3, 40])
+@pytest.mark.parametrize("ask_ns", [10_000, 200_000, 2_000_000])
+def test_a_source_that_takes_time_and_offers_nothing_is_asked_no_more(offers, ask_ns):
+    """Its asks are lost time as spans are, and probes that come to no span are probes too."""
+    records, spent = vain(offers, ask_ns, Policy(kind="auto", width=4))
+    offered = [record.event for record in records if isinstance(record.event, DraftOffered)]
+    forwards = fold(records).stats.forwards
+    assert 50 * sum(event.probe for event in offered) <= forwards
+    ordinary = sum(not event.probe for event in offered)
+    assert ordinary <= offers + 5 + DEBT_DOUBTED * 100_000 // ask_ns
+    assert spent <= 1.05 + 12 * max(ask_ns, 100_000) / (100_000 * forwards) + ask_ns / 100_000 / 50
+    assert redrive(records) == records and not law_violations(records)
+    counter = RoundCounter()
+    for record in records:
+        counter.feed(record.event)
+    assert counter.figures().probes == sum(event.probe for event in offered)
+
+
+def test_drafts_too_short_for_min_draft_are_asked_for_no_more():
+    runtime = ScriptedRuntime(hash_target(1, 100), drafts=short(1), costs=Costs(forward=100_000, row=1000, step=50_000))
+    records = []
+    with Decoder(runtime, observers=[records.append], clock=runtime.clock, policy=Policy(kind="auto", width=8, min_draft=2)) as decoder:
+        decoder.generate((1, 2, 3), max_tokens=1000)
+    offered = [record.event for record in records if isinstance(record.event, DraftOffered)]
+    assert len(offered) <= 40
 
 
 def test_the_wait_between_probes_grows_while_they_fail():
