@@ -79,7 +79,10 @@ def watching(args: argparse.Namespace, terminal: Terminal) -> Generator[AnyObser
     # A round commits a token at least; it is at most a span of four at the level debug.
     level: Level = args.otel_level or "rounds"
     most = 1 + (4 if level == "debug" else 1) * (args.max_tokens + 1)
-    with live_observer(args.otlp, Options(level=level), most) as (observer, complaints):
-        yield observer
-    for line in complaints:
-        terminal.note(f"spanfold generate: {line}")
+    told: list[str] = []
+    try:
+        with live_observer(args.otlp, Options(level=level), most) as (observer, told):
+            yield observer
+    finally:  # a decode that failed is one whose spans are wanted
+        for line in told:
+            terminal.note(f"spanfold generate: {line}")

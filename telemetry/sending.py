@@ -6,16 +6,20 @@ The observer knows none of this: who embeds spanfold brings providers of their o
 from __future__ import annotations
 
 import logging
+import math
 import os
-from collections.abc import Generator, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData, PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
@@ -23,17 +27,21 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import NonRecordingSpan, SpanContext, Status, StatusCode, TraceFlags, set_span_in_context
 
-from ..engine.errors import SpanfoldError
+from ..engine.errors import ConfigError, SpanfoldError
 from . import names
 from .formats import BATCH, resource
 from .observer import OTelObserver
 from .recorded import RecordedSpan
 from .rounds import Options
 
-__all__ = ["NotSent", "endpoint", "live_observer", "send"]
+__all__ = ["PATIENCE_S", "NotSent", "endpoint", "live_observer", "patience_s", "send"]
+
+#: Seconds that ``spanfold generate`` waits for a collector; the exporters' own 10 for each request made 16 in all of saying nothing.
+PATIENCE_S: Final = 4.0
 
 _DEFAULT: Final = "http://localhost:4318"
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
+R = TypeVar("R")
 
 
 class NotSent(SpanfoldError):
@@ -105,7 +113,7 @@ def send(spans: Iterable[RecordedSpan], url: str) -> int:
         try:
             while batch := list(islice(source, BATCH)):
                 if exporter.export(batch) is not SpanExportResult.SUCCESS:
-                    raise NotSent(f"{where} took {count} spans and no more: {heard.why} (is a collector listening there?)")
+                    raise NotSent(f"{where} took {count} spans and no more: {heard.why('trace')} (is a collector listening there?)")
                 count += len(batch)
         finally:
             exporter.shutdown()
@@ -115,15 +123,37 @@ def send(spans: Iterable[RecordedSpan], url: str) -> int:
 # -- live --------------------------------------------------------------------------------------------------------------
 
 
-class _Counted(SpanExporter):
+class _Patience:
+    """Tries to send; once the decode is done, no longer than so many seconds and nothing more after a failure."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._until = math.inf
+
+    def hurry(self) -> None:
+        """The decode is done, and somebody waits."""
+        self._until = time.monotonic() + self._seconds
+
+    def tried(self, export: Callable[[], R], failure: R) -> R:
+        """What ``export`` returns; ``failure`` without a try where it is too late."""
+        if time.monotonic() >= self._until:
+            return failure
+        result = export()
+        if result is failure and self._until < math.inf:
+            self._until = 0.0
+        return result
+
+
+class _Spans(SpanExporter):
     """Counts what another exporter could not send."""
 
-    def __init__(self, inner: SpanExporter) -> None:
+    def __init__(self, inner: SpanExporter, patience_s: float) -> None:
         self._inner = inner
+        self.patience = _Patience(patience_s)
         self.lost = 0
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        result = self._inner.export(spans)
+        result = self.patience.tried(lambda: self._inner.export(spans), SpanExportResult.FAILURE)
         if result is not SpanExportResult.SUCCESS:
             self.lost += len(spans)
         return result
@@ -132,9 +162,42 @@ class _Counted(SpanExporter):
         self._inner.shutdown()
 
 
+class _Metrics(OTLPMetricExporter):
+    """Knows whether the newest state of the metrics was sent; they are sums, so it holds all before."""
+
+    def __init__(self, url: str, patience_s: float) -> None:
+        super().__init__(endpoint=url, timeout=patience_s)
+        self.patience = _Patience(patience_s)
+        self.lost = False
+
+    def export(self, metrics_data: MetricsData, timeout_millis: float | None = 10_000, **kwargs: Any) -> MetricExportResult:
+        send = partial(super().export, metrics_data, timeout_millis, **kwargs)  # pyright: ignore[reportUnknownMemberType]
+        result = self.patience.tried(send, MetricExportResult.FAILURE)
+        self.lost = result is not MetricExportResult.SUCCESS
+        return result
+
+
+def patience_s() -> float:
+    """How long a collector may take for one request, and for all that is left at the end, in seconds: OTEL_EXPORTER_OTLP_TIMEOUT.
+
+    Raises:
+        ConfigError: the variable is no number above 0.
+    """
+    given = os.environ.get("OTEL_EXPORTER_OTLP_TIMEOUT")
+    if not given:
+        return PATIENCE_S
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise ConfigError(f"OTEL_EXPORTER_OTLP_TIMEOUT must be a number of seconds above 0, not {given!r}")
+    return seconds
+
+
 @contextmanager
 def live_observer(url: str | None, options: Options, most_spans: int) -> Generator[tuple[OTelObserver, list[str]]]:
-    """An observer with providers of its own that send by OTLP over HTTP; everything is sent when it is left.
+    """An observer with providers of its own that send by OTLP over HTTP; when it is left, everything is sent or given up.
 
     Args:
         url: the collector; None: OTEL_EXPORTER_OTLP_ENDPOINT, else this machine.
@@ -142,17 +205,17 @@ def live_observer(url: str | None, options: Options, most_spans: int) -> Generat
         most_spans: the queue holds as many, so that none is dropped.
 
     Yields:
-        The observer, and a list that afterwards holds a line for whatever went wrong.
+        The observer, and a list that afterwards holds a line if something went wrong.
     """
     complaints: list[str] = []
-    where = endpoint(url, "traces")
+    where, patience = endpoint(url, "traces"), patience_s()
     made = Resource.create(resource())
     with _listening() as heard:
-        exporter = _Counted(OTLPSpanExporter(endpoint=where))
+        spans = _Spans(OTLPSpanExporter(endpoint=where, timeout=patience), patience)
         tracers = TracerProvider(resource=made, shutdown_on_exit=False)
-        tracers.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=max(most_spans, 2048)))
-        reader = PeriodicExportingMetricReader(OTLPMetricExporter(endpoint=endpoint(url, "metrics")))
-        meters = MeterProvider([reader], resource=made, shutdown_on_exit=False)
+        tracers.add_span_processor(BatchSpanProcessor(spans, max_queue_size=max(most_spans, 2048)))
+        metrics = _Metrics(endpoint(url, "metrics"), patience)
+        meters = MeterProvider([PeriodicExportingMetricReader(metrics)], resource=made, shutdown_on_exit=False)
         observer = OTelObserver(
             tracers,
             meters,
@@ -164,29 +227,32 @@ def live_observer(url: str | None, options: Options, most_spans: int) -> Generat
             yield observer, complaints
         finally:
             observer.close()
-            tracers.shutdown()
-            if exporter.lost:
-                complaints.append(f"{where} did not take {exporter.lost} spans: {heard.why}")
-            heard.first = ""
-            meters.shutdown()
-            if heard.first:
-                complaints.append(f"{endpoint(url, 'metrics')} did not take the metrics: {heard.why}")
+            spans.patience.hurry()
+            metrics.patience.hurry()
+            with ThreadPoolExecutor(1) as beside:  # both at once: where nobody listens, each takes all its time
+                closing = beside.submit(meters.shutdown)
+                tracers.shutdown()
+                closing.result()
+            if spans.lost:
+                complaints.append(f"{where} did not take {spans.lost} spans{', nor the metrics' * metrics.lost}: {heard.why('trace')}")
+            elif metrics.lost:
+                complaints.append(f"{endpoint(url, 'metrics')} did not take the metrics: {heard.why('metric')}")
 
 
 class _Heard(logging.Handler):
-    """Remembers the first warning of the exporters, which names the cause, to be told in one line."""
+    """Remembers the first warning of each exporter, which names the cause, to be told in one line."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.first = ""
+        self._first: dict[str, str] = {}
 
-    @property
-    def why(self) -> str:
-        """The reason, as far as one was logged."""
-        return " ".join(self.first.split())[:300] or "no reason was given"
+    def why(self, signal: str) -> str:
+        """The reason, as far as one was logged; ``signal``: trace or metric."""
+        told = [text for name, text in self._first.items() if signal in name] or list(self._first.values())
+        return " ".join(told[0].split())[:300] if told else "no reason was given"
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.first = self.first or record.getMessage()
+        self._first.setdefault(record.name, record.getMessage())
 
 
 @contextmanager

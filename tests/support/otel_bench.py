@@ -7,7 +7,10 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from spanfold.engine.trace import TraceReader, TraceWriter
 from spanfold.telemetry import OTelObserver
+from spanfold.telemetry.recorded import recorded_spans
+from spanfold.telemetry.rounds import Options
 
 
 class Otel:
@@ -78,3 +81,23 @@ def tree_of(spans):
     known = {span.context.span_id for span in spans}
     roots = [span for span in spans if span.parent is None or span.parent.span_id not in known]
     return [branch(span) for span in sorted(roots, key=lambda one: (one.start_time, one.end_time))]
+
+
+def record(path, otel=None, level="debug", *, faults=(), **observer):
+    """Two turns with a rewind between them and a third session that fails; observed live while it is recorded."""
+    otel = otel or Otel()
+    with TraceWriter(path) as writer:
+        bench = otel.bench(level, observer=observer, decoder={"recorder": writer}, faults=faults)
+        with bench.decoder.open([1, 2, 3], max_tokens=9) as session:
+            list(session)
+            session.rewind(3)
+            list(session)
+            session.extend([5, 6], max_tokens=5)
+            list(session)
+        bench.decoder.generate([7, 8], max_tokens=6)
+        bench.runtime.faults = ()
+    return otel
+
+
+def spans_of(path, level="debug", **options):
+    return list(recorded_spans(TraceReader(path), Options(level=level, **options)))

@@ -1,9 +1,7 @@
-"""Spans from a recorded trace: the same as the live ones, with ids that are always the same; to files, to a tree, to a collector."""
+"""Spans from a recorded trace: the same as the live ones, with ids that are always the same; to files and to a tree."""
 
 import gzip
-import http.server
 import json
-import logging
 import os
 import stat
 import threading
@@ -13,38 +11,14 @@ import pytest
 pytest.importorskip("opentelemetry.sdk", reason="needs the extra otel")
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="needs the extra otel")
 
-from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as otlp_metrics
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as otlp
-from otel_bench import Otel, tree_of
+from otel_bench import Otel, record, spans_of, tree_of
 
 from spanfold.backends.scripted import Fault, adversarial
 from spanfold.engine import DecodeFailed, Decoder, SpanfoldError
 from spanfold.engine.cli import main
-from spanfold.engine.trace import TraceReader, TraceWriter
-from spanfold.telemetry.formats import BATCH
-from spanfold.telemetry.recorded import recorded_spans
-from spanfold.telemetry.rounds import Options
-from spanfold.telemetry.sending import as_sdk_spans, endpoint
-
-
-def record(path, otel=None, level="debug", *, faults=(), **observer):
-    """Two turns with a rewind between them and a third session that fails; observed live while it is recorded."""
-    otel = otel or Otel()
-    with TraceWriter(path) as writer:
-        bench = otel.bench(level, observer=observer, decoder={"recorder": writer}, faults=faults)
-        with bench.decoder.open([1, 2, 3], max_tokens=9) as session:
-            list(session)
-            session.rewind(3)
-            list(session)
-            session.extend([5, 6], max_tokens=5)
-            list(session)
-        bench.decoder.generate([7, 8], max_tokens=6)
-        bench.runtime.faults = ()
-    return otel
-
-
-def spans_of(path, level="debug", **options):
-    return list(recorded_spans(TraceReader(path), Options(level=level, **options)))
+from spanfold.engine.trace import TraceWriter
+from spanfold.telemetry.sending import as_sdk_spans
 
 
 @pytest.fixture
@@ -306,160 +280,3 @@ def test_a_folder_that_is_not_there_is_named_as_it_was_given(trace, tmp_path, ca
     written = tmp_path / "nowhere" / "spans.json"
     assert main(["spans", str(trace), "--json", str(written)]) == 2
     assert capsys.readouterr().err.startswith(f"spanfold spans: {written}: ")
-
-
-# -- OTLP over HTTP ----------------------------------------------------------------------------------------------------
-
-
-class Collector:
-    """Receives OTLP over HTTP and decodes the real protobuf."""
-
-    def __init__(self, status=200):
-        self.spans, self.metrics, self.paths, self.resources = [], {}, [], []
-        outer = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                if self.headers.get("Content-Encoding") == "gzip":
-                    body = gzip.decompress(body)
-                if status == 200:
-                    outer.take(self.path, body)
-                self.send_response(status)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *args):
-                pass
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-
-    def take(self, path, body):
-        self.paths.append(path)
-        if path == "/v1/traces":
-            request = otlp.ExportTraceServiceRequest.FromString(body)
-            for resource in request.resource_spans:
-                self.resources.append({one.key: one.value.string_value for one in resource.resource.attributes})
-                for scope in resource.scope_spans:
-                    self.spans += scope.spans
-        else:
-            request = otlp_metrics.ExportMetricsServiceRequest.FromString(body)
-            for resource in request.resource_metrics:
-                for scope in resource.scope_metrics:
-                    self.metrics |= {metric.name: metric for metric in scope.metrics}
-
-    def __enter__(self):
-        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
-        self.thread.start()
-        return self
-
-    def __exit__(self, *exc):
-        self.server.shutdown()
-        self.thread.join()
-        self.server.server_close()
-
-
-def plain(value):
-    kind = value.WhichOneof("value")
-    if kind == "array_value":
-        return tuple(plain(one) for one in value.array_value.values)
-    return getattr(value, kind)
-
-
-def test_spans_arrive_at_a_collector_with_ids_times_and_attributes(trace, capsys):
-    with Collector() as collector:
-        assert main(["spans", str(trace), "--otlp", collector.url]) == 0
-    wanted = spans_of(trace)
-    assert f"sent {len(wanted)} spans" in capsys.readouterr().err
-    assert [
-        (span.trace_id, span.span_id, span.parent_span_id, span.name, span.start_time_unix_nano, span.end_time_unix_nano)
-        for span in collector.spans
-    ] == [
-        (
-            span.trace_id.to_bytes(16, "big"),
-            span.span_id.to_bytes(8, "big"),
-            b"" if span.parent_id is None else span.parent_id.to_bytes(8, "big"),
-            span.name,
-            span.start_ns,
-            span.end_ns,
-        )
-        for span in wanted
-    ]
-    for sent, span in zip(collector.spans, wanted, strict=True):
-        assert {one.key: plain(one.value) for one in sent.attributes} == {
-            name: tuple(value) if isinstance(value, (tuple, list)) else value for name, value in span.attributes.items()
-        }
-    assert collector.resources[0]["service.name"] == "spanfold"
-
-
-def test_a_long_trace_is_sent_in_several_requests(tmp_path):
-    path = tmp_path / "long.jsonl"
-    with TraceWriter(path) as writer:
-        Otel().bench("summary", decoder={"recorder": writer}).decoder.generate([1, 2, 3], max_tokens=900, ignore_eos=True)
-    with Collector() as collector:
-        assert main(["spans", str(path), "--otlp", f"{collector.url}/v1/traces"]) == 0
-    assert len(collector.spans) > BATCH and len(collector.paths) == -(-len(collector.spans) // BATCH)
-
-
-def test_a_collector_that_refuses_is_one_line(trace, capsys, caplog):
-    with Collector(status=400) as collector:
-        assert main(["spans", str(trace), "--otlp", collector.url]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"spanfold spans: {collector.url}/v1/traces took 0 spans") and error.count("\n") == 1
-    assert not caplog.records and not logging.getLogger("opentelemetry").handlers
-
-
-def test_generate_sends_spans_and_metrics_while_it_decodes(capsys):
-    with Collector() as collector:
-        arguments = ["generate", "hi", "--backend", "scripted", "--max-draft", "3", "--max-tokens", "20", "--json"]
-        assert main([*arguments, "--otlp", collector.url]) == 0
-    stats = json.loads(capsys.readouterr().out)["stats"]
-    turn = next(span for span in collector.spans if span.name == "text_completion toy")
-    attributes = {one.key: plain(one.value) for one in turn.attributes}
-    assert attributes["gen_ai.usage.output_tokens"] == stats["tokens"]
-    assert len(collector.spans) == 1 + stats["forwards"], "the level rounds"
-    assert collector.metrics["spanfold.tokens"].sum.data_points
-    assert collector.metrics["spanfold.verify.duration"].histogram.data_points[0].count > 0
-    assert set(collector.paths) == {"/v1/traces", "/v1/metrics"}
-
-
-def test_generate_takes_the_environments_collector(monkeypatch, capsys):
-    with Collector() as collector:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
-        arguments = ["generate", "hi", "--backend", "scripted", "--max-tokens", "4", "--otel", "--otel-level", "summary"]
-        assert main(arguments) == 0
-    assert [span.name for span in collector.spans] == ["text_completion toy"]
-
-
-def test_generate_goes_on_where_no_collector_listens(capsys):
-    with Collector(status=400) as collector:
-        arguments = ["generate", "hi", "--backend", "scripted", "--max-tokens", "8", "--otlp", collector.url]
-        assert main(arguments) == 0
-    out, err = capsys.readouterr()
-    assert "8 tokens" in out
-    assert err.count("\n") == 2 and "did not take" in err and "Traceback" not in err
-
-
-@pytest.mark.parametrize("level", ["summary", "rounds", "debug"])
-def test_a_level_for_spans_that_are_not_sent_is_refused(capsys, level):
-    assert main(["generate", "hi", "--backend", "scripted", "--max-tokens", "4", "--otel-level", level]) == 2
-    out, error = capsys.readouterr()
-    assert "add --otel or --otlp URL" in error and error.count("\n") == 1 and not out
-
-
-@pytest.mark.parametrize("url", ["", "localhost:4318", "ftp://c"])
-def test_what_is_no_collectors_url_is_refused(trace, capsys, monkeypatch, url):
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318")
-    generate = ["generate", "hi", "--backend", "scripted"]
-    for arguments in (["spans", str(trace)], generate, [*generate, "--otel"]):
-        assert main([*arguments, "--otlp", url]) == 2
-        out, error = capsys.readouterr()
-        assert f"--otlp must be a collector's URL, http://localhost:4318 for example, not {url!r}" in error
-        assert error.count("\n") == 1 and not out
-
-
-@pytest.mark.parametrize("url", ["http://c:4318", "http://c:4318/", "http://c:4318/v1/traces", "http://c:4318/v1/metrics"])
-def test_a_collectors_url_may_name_the_base_or_a_signal(url):
-    assert endpoint(url, "traces") == "http://c:4318/v1/traces"
-    assert endpoint(url, "metrics") == "http://c:4318/v1/metrics"
