@@ -85,10 +85,6 @@ class RoundFold:
         self.total.merge(tally)
         self._sink.counted(tally)
 
-    def seen_ns(self) -> int:
-        """The newest time that a round of this turn knows of."""
-        return self.floor_ns if self._round is None else max(self.floor_ns, self._round.end_ns)
-
     def feed(self, record: Record) -> None:
         """Take the next record."""
         event = record.event
