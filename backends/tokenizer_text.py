@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 
 from ..engine.errors import ConfigError
 from ..engine.text import TextSource
+from .inputs import one_line
 
 __all__ = ["encoder", "from_transformers"]
 
@@ -106,7 +107,7 @@ def _restores_spaces(step: dict[str, Any]) -> bool:
 def encoder(tokenizer: Any) -> Callable[[str, bool | None], tuple[int, ...]]:
     """A function ``(prompt, chat) -> ids``. chat None: as a user's chat turn if the tokenizer has a chat template.
 
-    It raises ConfigError for a chat turn without a template, and for a prompt that has no token.
+    It raises ConfigError for a chat turn without a template or with one that cannot be rendered, and for a prompt that has no token.
     """
 
     def encode(prompt: str, chat: bool | None) -> tuple[int, ...]:
@@ -115,7 +116,12 @@ def encoder(tokenizer: Any) -> Callable[[str, bool | None], tuple[int, ...]]:
             raise ConfigError("this model's tokenizer has no chat template: leave out --chat")
         if has_template if chat is None else chat:
             turn = [{"role": "user", "content": prompt}]
-            text = cast(str, tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True))
+            try:
+                text = cast(str, tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True))
+            except ConfigError:
+                raise
+            except Exception as error:  # a template is a program of the checkpoint's
+                raise ConfigError(f"the tokenizer's chat template cannot be rendered: {one_line(error)}") from error
             ids = tokenizer(text, add_special_tokens=False)["input_ids"]
         else:
             ids = tokenizer(prompt)["input_ids"]

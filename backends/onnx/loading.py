@@ -16,6 +16,7 @@ from typing import Any, Final
 from attrs import frozen
 
 from ...engine.errors import ConfigError
+from ..inputs import end_ids, model_path, one_line
 from .memory import Array
 from .providers import Device, open_graph
 from .signature import HeadSignature, Port, TargetSignature, read_head, read_target
@@ -68,31 +69,63 @@ class Loaded:
     head: LoadedHead | None
 
 
+@frozen
+class _Object:
+    """A JSON object and where it stands, so that an error can name file and field."""
+
+    where: str
+    content: Mapping[str, Any]
+
+    def object(self, key: str) -> _Object:
+        """The object in a field; an empty one if the field is absent or null."""
+        value: Any = self.content.get(key)
+        if value is not None and not isinstance(value, dict):
+            raise ConfigError(f"{self.where}: {key} must be an object, not {value!r}")
+        return _Object(f"{self.where}: {key}", value or {})  # pyright: ignore[reportUnknownArgumentType]
+
+    def number(self, key: str) -> int | None:
+        """The number in a field, above 0; None if the field is absent or null."""
+        value = self.content.get(key)
+        if value is not None and (type(value) is not int or value < 1):
+            raise ConfigError(f"{self.where}: {key} must be a whole number above 0, not {value!r}")
+        return value
+
+    def word(self, key: str) -> str | None:
+        """The text in a field; None if the field is absent or null."""
+        value = self.content.get(key)
+        if value is not None and (not isinstance(value, str) or not value):
+            raise ConfigError(f"{self.where}: {key} must be a word, not {value!r}")
+        return value
+
+
 class _Facts:
     # The JSON files of a directory; absent ones are empty.
     def __init__(self, folder: Path, name: str) -> None:
         self.name = name
         self.genai = _read(folder / "genai_config.json", name)
-        self.model: Mapping[str, Any] = _mapping(self.genai.get("model"))
-        self.decoder: Mapping[str, Any] = _mapping(self.model.get("decoder"))
+        self.model = self.genai.object("model")
+        self.decoder = self.model.object("decoder")
         self.config = _read(folder / "config.json", name)
         self.generation = _read(folder / "generation_config.json", name)
         self.manifest = _read(folder / MANIFEST, name)
-        if self.manifest and self.manifest.get("format") != _MANIFEST_FORMAT:
-            raise ConfigError(f"{name}: {MANIFEST} has the unknown format {self.manifest.get('format')!r}: export the model again")
+        known = self.manifest.content.get("format")
+        if self.manifest.content and known != _MANIFEST_FORMAT:
+            raise ConfigError(f"{name}: {MANIFEST} has the unknown format {known!r}: export the model again")
 
-    def number(self, what: str, *places: tuple[Mapping[str, Any], str]) -> int:
+    def number(self, what: str, *places: tuple[_Object, str]) -> int:
         for source, key in places:
-            value = source.get(key)
-            if type(value) is int and value > 0:
+            value = source.number(key)
+            if value is not None:
                 return value
         raise ConfigError(f"{self.name}: nothing says {what}: put config.json of the model beside model.onnx")
 
     def head_dim(self) -> int:
-        heads = self.config.get("num_attention_heads")
-        derived = {"head_dim": self.config.get("hidden_size", 0) // heads} if heads else {}
-        places = ((self.decoder, "head_size"), (self.config, "head_dim"), (derived, "head_dim"))
-        return self.number("the head dimension, which the graph leaves open", *places)
+        what = "the head dimension, which the graph leaves open"
+        places = ((self.decoder, "head_size"), (self.config, "head_dim"))
+        heads, hidden = self.config.number("num_attention_heads"), self.config.number("hidden_size")
+        if heads and hidden and all(source.number(key) is None for source, key in places):
+            return hidden // heads
+        return self.number(what, *places)
 
     def kv_heads(self) -> int:
         places = ((self.decoder, "num_key_value_heads"), (self.config, "num_key_value_heads"), (self.config, "num_attention_heads"))
@@ -100,16 +133,22 @@ class _Facts:
 
     def stop_tokens(self) -> tuple[int, ...]:
         for source in (self.generation, self.model, self.config):
-            ids = source.get("eos_token_id")
-            if isinstance(ids, int):
-                return (ids,)
-            if isinstance(ids, list):
-                return tuple(int(one) for one in ids)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+            ids = source.content.get("eos_token_id")
+            if ids is not None:
+                return end_ids(ids, source.where)
         return ()
 
+    def share(self) -> bool:
+        search = self.genai.object("search")
+        value = search.content.get("past_present_share_buffer", True)
+        if not isinstance(value, bool):
+            raise ConfigError(f"{search.where}: past_present_share_buffer must be true or false, not {value!r}")
+        return value
+
     def check_rope(self) -> None:
-        rope = _mapping(self.config.get("rope_parameters") or self.config.get("rope_scaling"))
-        kind = rope.get("rope_type") or rope.get("type")
+        given, older = self.config.object("rope_parameters"), self.config.object("rope_scaling")
+        rope = given if given.content else older
+        kind = rope.word("rope_type") or rope.word("type")
         if kind in _MOVING_ROPE:
             raise ConfigError(
                 f"{self.name} uses rope_type {kind!r}, whose frequencies follow the sequence length: "
@@ -117,20 +156,17 @@ class _Facts:
             )
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}  # pyright: ignore[reportUnknownVariableType]
-
-
-def _read(path: Path, name: str) -> Mapping[str, Any]:
+def _read(path: Path, name: str) -> _Object:
+    where = f"{name}: {path.name}"
     if not path.is_file():
-        return {}
+        return _Object(where, {})
     try:
         content: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{name}: {path.name} cannot be read ({error})") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{where} cannot be read ({one_line(error)})") from error
     if not isinstance(content, dict):
-        raise ConfigError(f"{name}: {path.name} must hold an object")
-    return content  # pyright: ignore[reportUnknownVariableType]
+        raise ConfigError(f"{where} must hold an object")
+    return _Object(where, content)  # pyright: ignore[reportUnknownArgumentType]
 
 
 def load(
@@ -143,13 +179,13 @@ def load(
     session_options: Any,
 ) -> Loaded:
     """Open a directory; ``OnnxRuntime.from_directory`` has the arguments and errors."""
-    name = os.fspath(model)
+    name = model_path(model)
     folder = Path(name)
     if not folder.is_dir():
         raise ConfigError(f"{name} is no directory: export a model first (`spanfold export MODEL -o DIR`)")
     facts = _Facts(folder, name)
     facts.check_rope()
-    path = folder / str(facts.decoder.get("filename") or "model.onnx")
+    path = folder / (facts.decoder.word("filename") or "model.onnx")
     if not path.is_file():
         torch = " (it holds weights for the torch backend)" if any(folder.glob("*.safetensors")) else ""
         raise ConfigError(f"{name} holds no {path.name}{torch}: export it with `spanfold export {name} -o DIR`")
@@ -186,7 +222,7 @@ def load(
         ),
         stop_tokens=facts.stop_tokens(),
         dtype=_dtype(path, signature, facts),
-        share=_mapping(facts.genai.get("search")).get("past_present_share_buffer") is not False,
+        share=facts.share(),
         head=head,
     )
 
@@ -212,7 +248,7 @@ def _head(session: Any, folder: Path, facts: _Facts, hidden: int, vocabulary: in
 
 def _dtype(path: Path, signature: TargetSignature, facts: _Facts) -> str:
     """The precision in one word: that of the caches, or ``int4`` where the graph multiplies by quantised weights."""
-    told = facts.manifest.get("precision")
+    told = facts.manifest.word("precision")
     if told == "int4" or (told is None and _mentions(path, b"MatMulNBits")):
         return "int4"
     return "float16" if signature.cache.dtype().itemsize == 2 else "float32"

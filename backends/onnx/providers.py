@@ -44,7 +44,7 @@ def parse_device(device: str) -> Device:
     """``cpu``, ``cuda`` or ``cuda:N``; ConfigError for another word."""
     if device == "cpu":
         return Device("cpu")
-    found = re.fullmatch(r"cuda(?::(\d+))?", device)
+    found = re.fullmatch(r"cuda(?::([0-9]+))?", device) if isinstance(device, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
     if found is None:
         raise ConfigError(f"device must be 'cpu', 'cuda' or 'cuda:N', not {device!r}")
     return Device("cuda", int(found[1] or 0))
@@ -77,6 +77,8 @@ def _options(given: Any, threads: int | None) -> Any:
     if given is not None:
         if threads is not None:
             raise ConfigError("threads and session_options: set the threads in session_options")
+        if not isinstance(given, onnxruntime.SessionOptions):
+            raise ConfigError(f"session_options must be an onnxruntime.SessionOptions or None, not {given!r}")
         return given
     options = onnxruntime.SessionOptions()
     options.log_severity_level = _ERRORS_ONLY
@@ -104,6 +106,8 @@ def open_graph(
         ConfigError: the file cannot be loaded, or the session does not run on ``device``.
     """
     options = _options(session_options, threads)
+    if provider_options is not None and not isinstance(provider_options, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"provider_options must be a mapping of names to values or None, not {provider_options!r}")
     extra = {str(key): str(value) for key, value in (provider_options or {}).items()}
     cuda = device.kind == "cuda"
     if cuda and (_CUDA not in onnxruntime.get_available_providers() or len(installed_wheels()) > 1):

@@ -22,6 +22,7 @@ from attrs import define
 from ...engine.errors import ConfigError, NotStarted
 from ...engine.runtime import Ask, Draft, Failure, Forward, Rows, Settle, Settled, View
 from ...engine.values import DraftInfo, RuntimeInfo, Sampling
+from ..inputs import model_path
 from .choice import Chosen, choose, masked_scores
 from .drafting import HeadSession
 from .exact import rows_are_exact
@@ -163,13 +164,15 @@ class OnnxRuntime:
         Raises:
             ConfigError: a device, a directory or a graph that cannot be used; the message names what is missing and what to do.
         """
-        where = parse_device(device)
+        where, path = parse_device(device), model_path(model)
+        if name is not None and not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"name must be a string or None, not {name!r}")
         loaded = load(model, device=where, draft=draft, provider_options=provider_options, threads=threads, session_options=session_options)
         return cls(
             loaded,
             device=where,
-            name=name or os.fspath(model),
-            tokenizer=load_tokenizer(Path(model), os.fspath(model)),
+            name=name or path,
+            tokenizer=load_tokenizer(Path(path), path),
             context_length=context_length,
             draft_context_length=draft_context_length,
             draft_depth=draft_depth,

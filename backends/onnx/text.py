@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...engine.errors import ConfigError
+from ..inputs import one_line
 
 __all__ = ["FileTokenizer", "load_tokenizer"]
 
@@ -51,9 +52,12 @@ class FileTokenizer:
         """
         if tokenize or self.chat_template is None:
             raise ValueError("apply_chat_template gives text, and needs a chat template")
-        from jinja2 import TemplateError
-        from jinja2.ext import loopcontrols
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
+        try:
+            from jinja2 import TemplateError
+            from jinja2.ext import loopcontrols
+            from jinja2.sandbox import ImmutableSandboxedEnvironment
+        except ImportError as error:
+            raise ConfigError("the tokenizer's chat template needs the package jinja2: pip install 'spanfold[onnx]'") from error
 
         def refuse(message: str) -> None:
             raise TemplateError(message)
@@ -64,8 +68,8 @@ class FileTokenizer:
         try:
             template = environment.from_string(self.chat_template)
             return template.render(messages=list(turns), add_generation_prompt=add_generation_prompt, **self._special)
-        except TemplateError as error:
-            raise ConfigError(f"the tokenizer's chat template cannot be rendered: {error}") from error
+        except Exception as error:  # a template is a program: 1/0 is not jinja2's own error
+            raise ConfigError(f"the tokenizer's chat template cannot be rendered: {one_line(error)}") from error
 
 
 def _to_json(value: Any, **options: Any) -> str:
@@ -91,14 +95,15 @@ def load_tokenizer(folder: Path, name: str) -> FileTokenizer | None:
         template: Any = config.get("chat_template")
         if (folder / _TEMPLATE).is_file():
             template = (folder / _TEMPLATE).read_text(encoding="utf-8")
+        if isinstance(template, list):  # several, by name
+            template = next((one["template"] for one in template if one.get("name") == "default"), None)
     except Exception as error:  # tokenizers raises plain exceptions
-        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ConfigError(f"the tokenizer of {name} cannot be loaded: {line}") from error
-    if isinstance(template, list):  # several, by name
-        template = next((one["template"] for one in template if one.get("name") == "default"), None)
+        raise ConfigError(f"the tokenizer of {name} cannot be loaded: {one_line(error)}") from error
+    if template is not None and not isinstance(template, str):
+        raise ConfigError(f"the tokenizer of {name} cannot be loaded: {_CONFIG}: chat_template must be text, not {template!r}")
     special = {key: _content(config.get(key)) for key in ("bos_token", "eos_token", "pad_token", "unk_token") if config.get(key)}
     return FileTokenizer(backend, template, special)
 
 
 def _content(token: Any) -> str:
-    return str(token["content"] if isinstance(token, dict) else token)
+    return str(token.get("content", "") if isinstance(token, dict) else token)

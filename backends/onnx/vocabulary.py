@@ -43,7 +43,7 @@ def read_draft_vocab(folder: Path, vocabulary: int, name: str) -> Array | None:
         ids = np.frombuffer(content[8 + length + start : 8 + length + end], np.dtype("<i8")).astype(np.int64)
         if len(ids) != header["ids"]["shape"][0]:
             raise ValueError("it is cut short")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{name}: {DRAFT_VOCAB_FILE} cannot be read ({error})") from error
     if len(ids) == 0 or bool((ids[1:] <= ids[:-1]).any()) or int(ids[0]) < 0 or int(ids[-1]) >= vocabulary:
         raise ConfigError(f"{name}: {DRAFT_VOCAB_FILE} must hold ids from 0 to {vocabulary - 1}, sorted, each once")

@@ -8,11 +8,12 @@ computed alone.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import torch
 
 from ...engine.errors import ConfigError
+from ..inputs import end_ids
 
 if TYPE_CHECKING:
     from .head import MtpHead
@@ -42,7 +43,10 @@ _COUNTS: Final = ("num_nextn_predict_layers", "num_mtp_layers")
 
 def architecture(config: Any, name: str) -> str:
     """The checkpoint's architecture; ConfigError where it is not one of ``FAMILIES``."""
-    found: list[str] = list(getattr(config, "architectures", None) or ())
+    given: Any = getattr(config, "architectures", None) or []
+    if not isinstance(given, list) or not all(isinstance(one, str) for one in given):  # pyright: ignore[reportUnknownVariableType]
+        raise ConfigError(f"{name}: config.json: architectures must be a list of names, not {given!r}")
+    found = cast("list[str]", given)
     kind = next((one for one in found if one in FAMILIES), ", ".join(found))
     check_class(kind or f"no architecture (model_type {getattr(config, 'model_type', None)!r})", name)
     return kind
@@ -84,12 +88,14 @@ def context_length(config: Any, asked: int | None, name: str, field: str = "cont
     return asked
 
 
-def mtp_layers(config: Any) -> int | None:
+def mtp_layers(config: Any, name: str) -> int | None:
     """How many MTP layers the config declares; None where it says nothing."""
     for key in _COUNTS:
         count = getattr(config, key, None)
         if count is not None:
-            return int(count)
+            if type(count) is not int or count < 0:
+                raise ConfigError(f"{name}: config.json: {key} must be a whole number of at least 0, not {count!r}")
+            return count
     return None
 
 
@@ -138,9 +144,10 @@ def whereabouts(model: Any, head: MtpHead | None, name: str) -> tuple[torch.devi
 
 
 def stop_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:
-    """The model's own end ids: generation config, else config, else tokenizer."""
-    for owner in (getattr(model, "generation_config", None), model.config, tokenizer):
+    """The model's own end ids: generation config, else config, else tokenizer; ConfigError where they are no ids."""
+    generation = getattr(model, "generation_config", None)
+    for where, owner in (("generation_config.json", generation), ("config.json", model.config), ("tokenizer", tokenizer)):
         ids = getattr(owner, "eos_token_id", None)
         if ids is not None:
-            return (ids,) if isinstance(ids, int) else tuple(int(one) for one in ids)
+            return end_ids(ids, where)
     return ()

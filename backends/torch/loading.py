@@ -26,6 +26,7 @@ from transformers import AutoConfig
 from transformers.utils import logging as transformers_logging
 
 from ...engine.errors import ConfigError
+from ..inputs import model_path, one_line
 from .families import architecture, check_config, mtp_layers, parse_device, parse_dtype
 from .head import MtpHead
 from .text import load_tokenizer
@@ -62,13 +63,13 @@ def load(
     revision: str | None,
 ) -> Loaded:
     """Load a checkpoint; ``TorchRuntime.from_pretrained`` has the arguments and errors."""
-    name = os.fspath(model)
+    name = model_path(model)
     on, as_type = parse_device(device), parse_dtype(dtype)
     folder = checkpoint_folder(name, revision)
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(f"{name} has no usable config.json: {_first_line(error)}") from error
+    except Exception as error:  # what a field of another type leads to, is any error
+        raise ConfigError(f"{name} has no usable config.json: {one_line(error, 2)}") from error
     kind = architecture(config, name)
     check_config(config, name)
     places = _places(folder, name)
@@ -85,10 +86,6 @@ def load(
     return Loaded(target, head, read_draft_vocab(folder, name) if wanted else None, load_tokenizer(folder, name))
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
 def checkpoint_folder(name: str, revision: str | None = None) -> Path:
     """The directory of that name, or the hub's checkpoint of that id in the local cache, fetched if need be."""
     path = Path(name)
@@ -102,7 +99,7 @@ def checkpoint_folder(name: str, revision: str | None = None) -> Path:
         found = snapshot_download(name, revision=revision, allow_patterns=list(_HUB_FILES), ignore_patterns=["*/*"])
     except Exception as error:  # the client's own errors and those of the HTTP library below it
         raise ConfigError(
-            f"{name} is not a directory here and could not be fetched from the hub ({type(error).__name__}: {_first_line(error)})"
+            f"{name} is not a directory here and could not be fetched from the hub ({type(error).__name__}: {one_line(error)})"
         ) from error
     return Path(found)
 
@@ -114,8 +111,8 @@ def _places(folder: Path, name: str) -> dict[str, Path]:
         try:
             content: Any = json.loads(index.read_text(encoding="utf-8"))
             places = {str(key): folder / str(shard) for key, shard in content["weight_map"].items()}
-        except (ValueError, KeyError, AttributeError) as error:
-            raise ConfigError(f"{name}: {_INDEX} has no readable weight_map ({_first_line(error)})") from error
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ConfigError(f"{name}: {_INDEX} has no readable weight_map ({one_line(error)})") from error
         for shard in sorted(set(places.values())):
             if not shard.is_file():
                 raise ConfigError(f"{name}: the shard {shard.name} that {_INDEX} names is missing")
@@ -133,11 +130,11 @@ def _opened(shard: Path, name: str) -> Generator[Any]:
         with safe_open(shard, framework="pt", device="cpu") as file:
             yield file
     except (SafetensorError, OSError) as error:
-        raise ConfigError(f"{name}: {shard.name} cannot be read ({_first_line(error)})") from error
+        raise ConfigError(f"{name}: {shard.name} cannot be read ({one_line(error)})") from error
 
 
 def _has_head(config: Any, prefix: str, leaves: Mapping[str, Path], name: str) -> bool:
-    declared = mtp_layers(config)
+    declared = mtp_layers(config, name)
     if declared is not None and declared > 1:
         raise ConfigError(f"{name} declares {declared} MTP layers: the torch backend takes one (draft=False loads the target alone)")
     if declared and not leaves:
@@ -176,8 +173,8 @@ def _target(kind: str, folder: Path, name: str, prefix: str, dtype: torch.dtype,
             ignore_mismatched_sizes=True,  # so that they are reported by name, below
             **options,
         )
-    except (OSError, ValueError, ImportError, SafetensorError) as error:
-        raise ConfigError(f"{name} cannot be loaded: {_first_line(error)}") from error
+    except Exception as error:  # sizes that no module can have come back as torch's own errors
+        raise ConfigError(f"{name} cannot be loaded: {one_line(error, 2)}") from error
     for what, found in (("is missing", "missing_keys"), ("has another shape than the config says", "mismatched_keys")):
         for key in sorted(report[found], key=str):
             raise ConfigError(f"{name}: the tensor {key if isinstance(key, str) else key[0]} {what}")

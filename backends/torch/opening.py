@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import frozen
 
-from ...engine.errors import ConfigError
+from ..inputs import model_path
 from ..models import DEMO, EMBEDDED, assemble, embedded
 from .loading import checkpoint_folder
 from .runtime import TorchRuntime
@@ -35,9 +35,7 @@ def locate(model: str | os.PathLike[str] | None, progress: Callable[[str], None]
         return EMBEDDED, embedded()
     if model == DEMO:
         return DEMO, assemble(progress=progress)
-    name = os.fspath(model)
-    if not name:
-        raise ConfigError("model must be a directory or a hub id, not an empty string")
+    name = model_path(model)
     return name, checkpoint_folder(name)
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from transformers import AutoTokenizer
 
 from ...engine.errors import ConfigError
+from ..inputs import one_line
 
 __all__ = ["load_tokenizer"]
 
@@ -26,6 +27,5 @@ def load_tokenizer(folder: Path, name: str) -> Any:
         return None
     try:
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    except (OSError, ValueError, ImportError, KeyError) as error:
-        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ConfigError(f"the tokenizer of {name} cannot be loaded: {line}") from error
+    except Exception as error:  # what a file of another form leads to, is any error
+        raise ConfigError(f"the tokenizer of {name} cannot be loaded: {one_line(error)}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -226,3 +227,74 @@ def test_a_sliding_window_of_the_graph_keeps_every_row_so_any_rewind_is_right(tm
         canonical = session.state.canonical
         fresh = decoder.generate(tuple(canonical)[: len(canonical) - 20], max_tokens=20).tokens
     assert again == fresh
+
+
+BAD_FIELDS = [
+    ("generation_config.json", {"eos_token_id": ["a"]}, "generation_config.json: eos_token_id must be a token id"),
+    ("generation_config.json", {"eos_token_id": [None]}, "generation_config.json: eos_token_id must be a token id"),
+    ("config.json", {"eos_token_id": -1}, "config.json: eos_token_id must be a token id"),
+    ("genai_config.json", {"model": {"eos_token_id": "a"}}, "genai_config.json: model: eos_token_id must be a token id"),
+    ("config.json", {"num_attention_heads": "a"}, "config.json: num_attention_heads must be a whole number above 0, not 'a'"),
+    ("config.json", {"hidden_size": [1]}, "config.json: hidden_size must be a whole number above 0, not [1]"),
+    ("config.json", {"num_key_value_heads": 0}, "config.json: num_key_value_heads must be a whole number above 0, not 0"),
+    ("config.json", {"max_position_embeddings": True}, "config.json: max_position_embeddings must be a whole number"),
+    ("config.json", {"rope_scaling": 5}, "config.json: rope_scaling must be an object, not 5"),
+    ("config.json", {"rope_scaling": {"rope_type": 5}}, "config.json: rope_scaling: rope_type must be a word, not 5"),
+    ("genai_config.json", {"model": 5}, "genai_config.json: model must be an object, not 5"),
+    ("genai_config.json", {"model": {"decoder": []}}, "genai_config.json: model: decoder must be an object, not []"),
+    ("genai_config.json", {"model": {"context_length": "a"}}, "genai_config.json: model: context_length must be a whole number"),
+    ("genai_config.json", {"model": {"decoder": {"filename": 5}}}, "model: decoder: filename must be a word, not 5"),
+    ("genai_config.json", {"model": {"decoder": {"head_size": 0.5}}}, "model: decoder: head_size must be a whole number above 0"),
+    ("genai_config.json", {"search": {"past_present_share_buffer": "no"}}, "past_present_share_buffer must be true or false, not 'no'"),
+    ("spanfold.json", {"format": 1, "precision": 4}, "spanfold.json: precision must be a word, not 4"),
+]
+
+
+def test_a_field_that_holds_something_else_is_named_with_its_file(tmp_path: Path) -> None:
+    def open_dimensions(graph: Any) -> None:
+        for one in graph.input:
+            if one.name.startswith("past_key_values"):
+                for at, name in ((1, "kv"), (3, "dim")):
+                    one.type.tensor_type.shape.dim[at].dim_param = name
+
+    folder = changed(export(tmp_path / "model", head=False), open_dimensions)
+    (folder / "genai_config.json").unlink()
+    rewrite(folder / "config.json", num_attention_heads=2, num_key_value_heads=2)
+    assert OnnxRuntime.from_directory(folder, threads=1, draft=False).info.vocabulary == Shape().vocabulary
+    for file, content, words in BAD_FIELDS:
+        path = folder / file
+        before = path.read_text() if path.is_file() else None
+        path.write_text(json.dumps((json.loads(before) if before else {}) | content))
+        message = refused(folder)
+        assert words in message and message.startswith(str(folder)), message
+        path.unlink() if before is None else path.write_text(before)
+    for content in ("[" * 200_000, "\udcff"):
+        (folder / "generation_config.json").write_bytes(content.encode("utf-8", "surrogateescape"))
+        assert "generation_config.json cannot be read" in refused(folder)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"device": None}, "device must be 'cpu', 'cuda' or 'cuda:N', not None"),
+        ({"device": 0}, "device must be 'cpu', 'cuda' or 'cuda:N', not 0"),
+        ({"provider_options": ["x"]}, "provider_options must be a mapping of names to values or None, not ['x']"),
+        ({"session_options": {}, "threads": None}, "session_options must be an onnxruntime.SessionOptions or None, not {}"),
+        ({"name": 5}, "name must be a string or None, not 5"),
+    ],
+)
+def test_an_argument_of_another_type_is_named(options: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        OnnxRuntime.from_directory(export(tmp_path / "model", head=False), **({"threads": 1} | options))
+    assert words in str(caught.value)
+
+
+def test_what_is_no_path_is_refused(tmp_path: Path) -> None:
+    for model in (None, 5, b"x", ""):
+        assert "model must be a directory's path" in refused(model)  # pyright: ignore[reportArgumentType]
+    folder = tmp_path / os.fsdecode(b"model-\xff")
+    try:
+        folder.mkdir()
+    except OSError:
+        pytest.skip("this file system takes no such name")
+    assert "is not valid UTF-8: rename the directory" in refused(folder)

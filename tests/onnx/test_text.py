@@ -62,6 +62,15 @@ def test_what_cannot_be_loaded_or_rendered_is_named(tmp_path: Path) -> None:
     tokenizer: Any = load_tokenizer(folder, "bad")
     with pytest.raises(ConfigError, match="chat template cannot be rendered: roles must alternate"):
         encoder(tokenizer)("hi", True)
+    (folder / "chat_template.jinja").write_text("{{ 1/0 }}")
+    with pytest.raises(ConfigError, match="chat template cannot be rendered: division by zero"):
+        encoder(load_tokenizer(folder, "raising"))("hi", None)
+    for config in ({"chat_template": 5}, {"chat_template": [{"name": "default"}]}, {"chat_template": [5]}):
+        broken = tmp_path / "broken"
+        broken.mkdir(exist_ok=True)
+        with pytest.raises(ConfigError, match="the tokenizer of broken cannot be loaded"):
+            load_tokenizer(copied(broken, **config), "broken")
+    assert load_tokenizer(copied(broken, bos_token={}), "broken") is not None
     (folder / "chat_template.jinja").write_text("plain")
     assert encoder(load_tokenizer(folder, "file"))("hi", True) == encoder(tokenizer)("plain", False)
     (folder / "tokenizer.json").write_text("{}")

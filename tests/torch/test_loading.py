@@ -296,3 +296,34 @@ def test_the_command_lines_way_in_tells_its_steps(tmp_path: Path) -> None:
     assert open_model(str(tmp_path), drafting=False, dtype="bfloat16").runtime.info.draft is None
     with pytest.raises(ConfigError, match="not an empty string"):
         open_model("")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("generation_config.json", {"eos_token_id": ["a"]}, "generation_config.json: eos_token_id must be a token id or a list of them"),
+        ("generation_config.json", {"eos_token_id": [None]}, "generation_config.json: eos_token_id must be a token id or a list of them"),
+        ("config.json", {"num_attention_heads": "a"}, "has no usable config.json: .*num_attention_heads.*not? 'a'|got str"),
+        ("config.json", {"architectures": 5}, "config.json: architectures must be a list of names, not 5"),
+        ("config.json", {"architectures": [None]}, "config.json: architectures must be a list of names"),
+        ("config.json", {"dtype": []}, "has no usable config.json"),
+        ("config.json", {"num_nextn_predict_layers": "a"}, "config.json: num_nextn_predict_layers must be a whole number"),
+        ("config.json", {"vocab_size": -1}, "cannot be loaded: "),
+        ("model.safetensors.index.json", [], "model.safetensors.index.json has no readable weight_map"),
+    ],
+)
+def test_a_field_that_holds_something_else_is_an_error_of_one_line(file: str, content: Any, words: str, tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, tiny_model("llama"), None)
+    path = tmp_path / file
+    path.write_text(json.dumps((json.loads(path.read_text()) if path.is_file() else {}) | content if content else content))
+    with pytest.raises(ConfigError, match=words) as caught:
+        TorchRuntime.from_pretrained(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_path_is_refused() -> None:
+    for model in (None, 5, b"x", ""):
+        with pytest.raises(ConfigError, match="model must be a directory's path"):
+            TorchRuntime.from_pretrained(model)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match="is not valid UTF-8"):
+        TorchRuntime.from_pretrained("model-\udcff")
