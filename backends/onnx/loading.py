@@ -187,8 +187,11 @@ def load(
     facts.check_rope()
     path = folder / (facts.decoder.word("filename") or "model.onnx")
     if not path.is_file():
-        torch = " (it holds weights for the torch backend)" if any(folder.glob("*.safetensors")) else ""
-        raise ConfigError(f"{name} holds no {path.name}{torch}: export it with `spanfold export {name} -o DIR`")
+        if (folder / "config.json").is_file() and any(folder.glob("*.safetensors")):
+            how = f" (it holds weights for the torch backend): export it with `spanfold export {name} -o DIR`"
+        else:
+            how = ", and no checkpoint to export either: name a directory that `spanfold export` wrote, or one like it"
+        raise ConfigError(f"{name} holds no {path.name}{how}")
 
     def opened(file: Path) -> Any:
         return open_graph(file, device, provider_options=provider_options, threads=threads, session_options=session_options, name=name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from attrs import frozen
 
@@ -12,6 +13,9 @@ from .runtime import OnnxRuntime
 from .text import FileTokenizer
 
 __all__ = ["Opened", "open_model"]
+
+#: What ``info.dtype`` says, and what the option ``--precision`` of ``spanfold export`` calls it.
+PRECISIONS: Final = {"float32": "fp32", "float16": "fp16", "int4": "int4"}
 
 
 def _silent(message: str) -> None:
@@ -52,10 +56,15 @@ def open_model(
         name, model = EMBEDDED, str(embedded())
     if not model:
         raise ConfigError("model must be a directory, not an empty string")
+    if dtype is not None and dtype not in PRECISIONS:
+        raise ConfigError(f"dtype must be one of {', '.join(PRECISIONS)} for the onnx backend, not {dtype!r}")
     say(f"loading {name} on {device or 'cpu'} with ONNX Runtime")
     runtime = OnnxRuntime.from_directory(model, device=device or "cpu", draft=drafting, name=name)
     if dtype is not None and dtype != runtime.info.dtype:
         found = runtime.info.dtype
         runtime.close()
-        raise ConfigError(f"{name} is {found}, not {dtype}: an export has one precision, leave out the dtype or export it in {dtype}")
+        raise ConfigError(
+            f"{name} is {found}, not {dtype}: an export has one precision; leave out the dtype, "
+            f"or export the checkpoint with `spanfold export --precision {PRECISIONS[dtype]}`"
+        )
     return Opened(runtime, runtime.tokenizer)

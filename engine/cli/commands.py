@@ -81,7 +81,7 @@ def parser(*, extended: bool = True) -> argparse.ArgumentParser:
     one.add_argument("--no-speculation", action="store_true", help="one target forward per token")
     one.add_argument("--prompt-lookup", action="store_true", help="draft from what stands earlier in the text, not from the model's head")
     one.add_argument("--device", metavar="NAME", help="where the model runs, cpu or cuda for example (default: the backend's choice)")
-    one.add_argument("--dtype", metavar="NAME", help="float32, bfloat16 or float16 (default: the backend's choice)")
+    one.add_argument("--dtype", metavar="NAME", help="float32, bfloat16, float16 or int4 (default: the backend's choice)")
     one.add_argument(
         "--chat",
         action=argparse.BooleanOptionalAction,

@@ -79,7 +79,7 @@ def _live(one: argparse.ArgumentParser, model: str) -> None:
     one.add_argument("--model", metavar="DIR", help=model)
     one.add_argument("--backend", metavar="NAME", help="what runs the model: see `spanfold backends` (default: torch)")
     one.add_argument("--device", metavar="NAME", help="where the model runs (default: the backend's choice)")
-    one.add_argument("--dtype", metavar="NAME", help="float32, bfloat16 or float16 (default: the backend's choice)")
+    one.add_argument("--dtype", metavar="NAME", help="float32, bfloat16, float16 or int4 (default: the backend's choice)")
 
 
 def _bound(one: argparse.ArgumentParser) -> None:

@@ -98,9 +98,14 @@ def test_what_a_directory_lacks_is_named(tmp_path: Path) -> None:
     assert "is no directory: export a model first (`spanfold export MODEL -o DIR`)" in refused(tmp_path / "nowhere")
     empty = tmp_path / "empty"
     empty.mkdir()
-    assert "holds no model.onnx: export it with `spanfold export" in refused(empty)
-    (empty / "model.safetensors").write_bytes(b"")
-    assert "it holds weights for the torch backend" in refused(empty)
+    for more in ("", "model.safetensors"):
+        if more:
+            (empty / more).write_bytes(b"")
+        message = refused(empty)
+        assert "holds no model.onnx, and no checkpoint to export either" in message and str(empty) + " -o" not in message
+    (empty / "config.json").write_text("{}")
+    assert f"(it holds weights for the torch backend): export it with `spanfold export {empty} -o DIR`" in refused(empty)
+    (empty / "config.json").unlink()
     (empty / "model.onnx").write_bytes(b"not a graph")
     assert "model.onnx cannot be loaded" in refused(empty)
     folder = export(tmp_path / "model")

@@ -94,7 +94,11 @@ def test_the_command_line_opens_a_directory(tmp_path: Path, capsys: pytest.Captu
     shown = capsys.readouterr()
     assert "identical" in shown.out + shown.err
     assert main([*arguments, "--dtype", "float16"]) == 2
-    assert f"{folder} is float32, not float16: an export has one precision" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"{folder} is float32, not float16: an export has one precision" in said
+    assert "`spanfold export --precision fp16`" in said
+    assert main([*arguments, "--dtype", "foo"]) == 2
+    assert "dtype must be one of float32, float16, int4 for the onnx backend, not 'foo'" in capsys.readouterr().err
     (folder / "tokenizer.json").unlink()
     assert main(arguments) == 2
     assert "has no tokenizer.json, so it has no text" in capsys.readouterr().err
