@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
@@ -26,7 +26,9 @@ __all__ = ["Device", "open_graph", "parse_device"]
 _CPU: Final = "CPUExecutionProvider"
 _CUDA: Final = "CUDAExecutionProvider"
 _WHEELS: Final = ("onnxruntime", "onnxruntime-gpu")
-_ERRORS_ONLY: Final = 3
+# ONNX Runtime's levels. What goes wrong in a session is raised with the words that it would log, so its log would only repeat them.
+_NOTHING: Final = 4
+_WARNINGS: Final = 2
 
 
 @frozen
@@ -81,12 +83,22 @@ def _options(given: Any, threads: int | None) -> Any:
             raise ConfigError(f"session_options must be an onnxruntime.SessionOptions or None, not {given!r}")
         return given
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = _ERRORS_ONLY
+    options.log_severity_level = _NOTHING
     # Target and head have a pool of threads each and run in turn: those of the one that rests must not spin on the other's cores.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     if threads is not None:
         options.intra_op_num_threads = threads
     return options
+
+
+@contextlib.contextmanager
+def _quiet_log() -> Generator[None]:
+    # Why a provider cannot be used goes to the log of the process. Its level cannot be asked, so its default comes back.
+    onnxruntime.set_default_logger_severity(_NOTHING)
+    try:
+        yield
+    finally:
+        onnxruntime.set_default_logger_severity(_WARNINGS)
 
 
 def open_graph(
@@ -115,7 +127,7 @@ def open_graph(
     providers: list[Any] = [(_CUDA, {"device_id": str(device.index), **extra}), _CPU] if cuda else [(_CPU, extra)]
     noise = io.StringIO()  # where a provider cannot be used, onnxruntime prints a banner; the error below says it in one line
     try:
-        with contextlib.redirect_stdout(noise):
+        with contextlib.redirect_stdout(noise), _quiet_log() if cuda else contextlib.nullcontext():
             if cuda:
                 onnxruntime.preload_dlls()
             session: Any = onnxruntime.InferenceSession(str(path), options, providers=providers)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
+import shutil
+from pathlib import Path
 from typing import Any
 
 import onnxruntime
 import pytest
 from onnx_runtimes import exported
 
+from spanfold.backends.models import embedded
 from spanfold.backends.onnx import OnnxRuntime, providers
 from spanfold.engine.errors import ConfigError
 
@@ -71,6 +75,40 @@ def test_this_machine_opens_cuda_or_says_why_not() -> None:
         assert "CUDA" in str(error) and "\n" not in str(error)
     else:
         assert runtime.info.device == "cuda:0" and CUDA in runtime._target.graph.session.get_providers()
+
+
+def test_a_load_that_fails_writes_nothing_of_its_own(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The error is one line; ONNX Runtime's coloured log would stand in front of it. Afterwards warnings are shown as before."""
+    folder = tmp_path / "model"
+    shutil.copytree(embedded(), folder)
+    weights = folder / "model.safetensors"
+    content = weights.read_bytes()
+    weights.unlink()
+    weights.write_bytes(content[: len(content) // 8])
+    with pytest.raises(ConfigError, match="cannot be loaded"):
+        OnnxRuntime.from_directory(folder, threads=1)
+    (folder / "model.onnx").unlink()
+    (folder / "model.onnx").write_bytes(b"not a graph")
+    with pytest.raises(ConfigError, match="cannot be loaded"):
+        OnnxRuntime.from_directory(folder, threads=1)
+    with contextlib.suppress(ConfigError):
+        OnnxRuntime.from_directory(exported(kind="genai"), device="cuda").close()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_log_of_the_process_is_quiet_for_the_load_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    levels: list[int] = []
+    monkeypatch.setattr(onnxruntime, "set_default_logger_severity", levels.append)
+    wheels(monkeypatch, onnxruntime_gpu="1.31.1")
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: levels.append(0))
+
+    def failing(*given: Any, **options: Any) -> None:
+        raise RuntimeError("no device")
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", failing)
+    assert "cannot be loaded (no device)" in refused()
+    assert levels == [4, 0, 2]
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:x", "cuda:-1", "CPU", ""])
