@@ -14,7 +14,7 @@ from runtime_loop import decode, draft, forward, numbers, settle, span, start
 
 from spanfold.backends.onnx import OnnxRuntime
 from spanfold.backends.onnx.caches import BLOCK
-from spanfold.backends.onnx.drafting import BACKLOG
+from spanfold.backends.pairs import BACKLOG
 from spanfold.engine.errors import ConfigError, NotStarted
 from spanfold.engine.runtime import Ask, Forward, Runtime, Settle, View
 from spanfold.engine.values import Processor, Sampling

@@ -11,8 +11,8 @@ from torch_loop import decode, draft, forward, numbers, settle, span, start
 from torch_models import CONTEXT, FAMILIES, VOCABULARY, head_tensors, successor_model, tiny_head, tiny_model, tiny_runtime
 from torch_reference import Reference
 
+from spanfold.backends.pairs import BACKLOG
 from spanfold.backends.torch import MtpHead, TorchRuntime
-from spanfold.backends.torch.drafting import BACKLOG
 from spanfold.engine.values import Sampling
 
 PROMPT = (5, 17, 3, 40, 22, 9)

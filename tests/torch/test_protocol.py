@@ -11,8 +11,8 @@ import torch
 from torch_loop import decode, draft, forward, numbers, settle, span, start
 from torch_models import CONTEXT, VOCABULARY, parts, tiny_head, tiny_model, tiny_runtime
 
+from spanfold.backends.pairs import BACKLOG
 from spanfold.backends.torch import RowCache, TorchRuntime
-from spanfold.backends.torch.drafting import BACKLOG
 from spanfold.engine.errors import ConfigError, NotStarted
 from spanfold.engine.runtime import Ask, Forward, Runtime, Settle, View
 from spanfold.engine.values import Processor, Sampling
