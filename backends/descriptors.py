@@ -61,7 +61,7 @@ ONNX = Backend(
     name="onnx",
     summary="exported models on ONNX Runtime, with an MTP head as a graph of its own, on CPU or CUDA; needs no torch",
     extra="onnx",
-    needs=("onnxruntime", "numpy", "tokenizers"),
+    needs=("onnxruntime", "numpy", "safetensors", "tokenizers"),
     default_model="pysource-2m, which continues Python source",
     open=_open_onnx,
 )

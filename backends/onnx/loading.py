@@ -13,14 +13,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 from attrs import frozen
 
 from ...engine.errors import ConfigError
+from ..draft_vocab import DRAFT_VOCAB_FILE, read_draft_vocab
 from ..inputs import end_ids, model_path, one_line
 from .memory import Array
 from .providers import Device, open_graph
 from .signature import HeadSignature, Port, TargetSignature, read_head, read_target
-from .vocabulary import DRAFT_VOCAB_FILE, read_draft_vocab
 
 __all__ = ["HEAD_FILE", "MANIFEST", "Loaded", "LoadedHead", "load"]
 
@@ -239,7 +240,9 @@ def _head(session: Any, folder: Path, facts: _Facts, hidden: int, vocabulary: in
     for port in (signature.hidden, signature.recycled):
         if port.shape[2] not in (None, hidden):
             raise ConfigError(f"{name}: {HEAD_FILE}: {port.name} has {port.shape[2]} columns, the target's hidden_states have {hidden}")
-    ids = read_draft_vocab(folder, vocabulary, name)
+    ids: Array | None = read_draft_vocab(folder, name)
+    if ids is not None and not _sorted_ids(ids, vocabulary):
+        raise ConfigError(f"{name}: {DRAFT_VOCAB_FILE} must hold one row of int64 ids from 0 to {vocabulary - 1}, sorted, each once")
     scored = signature.logits.shape[2] or (vocabulary if ids is None else len(ids))
     if scored == vocabulary:
         ids = None
@@ -247,6 +250,12 @@ def _head(session: Any, folder: Path, facts: _Facts, hidden: int, vocabulary: in
         held = "is missing" if ids is None else f"holds {len(ids)}"
         raise ConfigError(f"{name}: {HEAD_FILE} scores {scored} of {vocabulary} ids, and {DRAFT_VOCAB_FILE}, which names them, {held}")
     return LoadedHead(session, signature, _sizes(signature.cache.pasts, facts), scored, ids)
+
+
+def _sorted_ids(ids: Array, vocabulary: int) -> bool:
+    if ids.ndim != 1 or ids.dtype != np.int64 or not len(ids):
+        return False
+    return bool((ids[1:] > ids[:-1]).all()) and int(ids[0]) >= 0 and int(ids[-1]) < vocabulary
 
 
 def _dtype(path: Path, signature: TargetSignature, facts: _Facts) -> str:

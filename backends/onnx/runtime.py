@@ -188,6 +188,11 @@ class OnnxRuntime(CachedRuntime[_Session]):
         )
 
     @property
+    def providers(self) -> tuple[str, ...]:
+        """The execution providers that the target's session really has, as ONNX Runtime names them."""
+        return tuple(self._target.graph.session.get_providers())
+
+    @property
     def shares_buffers(self) -> bool:
         """Whether the target's past and present lie in the same memory."""
         return self._target.graph.shared

@@ -26,11 +26,11 @@ from transformers import AutoConfig
 from transformers.utils import logging as transformers_logging
 
 from ...engine.errors import ConfigError
+from ..draft_vocab import read_draft_vocab
 from ..inputs import model_path, one_line
 from .families import architecture, check_config, mtp_layers, parse_device, parse_dtype
 from .head import MtpHead
 from .text import load_tokenizer
-from .vocabulary import read_draft_vocab
 
 __all__ = ["Loaded", "checkpoint_folder", "load"]
 
@@ -83,7 +83,8 @@ def load(
     target.to(on)
     if head is not None:
         head.to(on)
-    return Loaded(target, head, read_draft_vocab(folder, name) if wanted else None, load_tokenizer(folder, name))
+    ids = read_draft_vocab(folder, name) if wanted else None
+    return Loaded(target, head, None if ids is None else torch.from_numpy(ids), load_tokenizer(folder, name))
 
 
 def checkpoint_folder(name: str, revision: str | None = None) -> Path:

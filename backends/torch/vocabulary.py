@@ -1,29 +1,18 @@
-"""The draft vocabulary: the ids that the head may propose.
-
-A drafted token is checked by the target, so leaving rare ids out changes no output. It makes a head step cheaper, of which the
-product with the output matrix is the largest part, and costs the drafts of tokens that are not in it. Ids are kept beside the head as
-``draft_vocab.safetensors``, one int64 tensor ``ids``: sorted, each once.
-"""
+"""The draft vocabulary: the ids that the head may propose (``backends.draft_vocab`` says what for, and reads its file)."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# safetensors carries partial type information.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ...engine.errors import ConfigError
 from .matrices import Matrix, Packed, Plain
 
-__all__ = ["DRAFT_VOCAB_FILE", "DraftVocabulary", "read_draft_vocab"]
-
-DRAFT_VOCAB_FILE: Final = "draft_vocab.safetensors"
-_TENSOR: Final = "ids"
+__all__ = ["DraftVocabulary"]
 
 
 class DraftVocabulary:
@@ -67,22 +56,3 @@ class DraftVocabulary:
         weight = output.weight[self.ids]
         bias = None if output.bias is None else output.bias[self.ids]
         return Packed(weight, bias) if packed else Plain(weight, bias)
-
-
-def read_draft_vocab(folder: Path, name: str) -> Tensor | None:
-    """The ids that a checkpoint brings, or None; ``DraftVocabulary`` checks them.
-
-    Raises:
-        ConfigError: the file is there and cannot be read, or holds something else.
-    """
-    path = folder / DRAFT_VOCAB_FILE
-    if not path.is_file():
-        return None
-    try:
-        with safe_open(path, framework="pt", device="cpu") as file:
-            names = sorted(file.keys())
-            if names != [_TENSOR]:
-                raise ConfigError(f"{name}: {DRAFT_VOCAB_FILE} must hold one tensor {_TENSOR!r}, not {', '.join(names) or 'none'}")
-            return file.get_tensor(_TENSOR)
-    except (SafetensorError, OSError) as error:
-        raise ConfigError(f"{name}: {DRAFT_VOCAB_FILE} cannot be read ({error})") from error

@@ -14,6 +14,7 @@ pytest.importorskip("torch", reason="the comparison needs the torch backend: pip
 
 import torch
 from onnx_models import Shape, export
+from recorded_turns import recorded
 from runtime_loop import decode, draft, forward, start
 from torch_models import head_tensors, successor_model, tiny_head, tiny_model
 
@@ -74,18 +75,6 @@ def test_cases_6_3_and_6_4_a_head_that_is_right_under_these_stages_alone_is_alwa
     run = decode(runtime, (0, 1, 2), 5, 60)
     assert run.tokens == tuple((3 + at) % 24 for at in range(60))
     assert all(drafted == matched for drafted, matched in run.spans)
-
-
-def recorded(runtime: Any, width: int = 3, source: str = "auto") -> list[Record]:
-    """A session of two turns with a rewind between them, margins recorded."""
-    log: list[Record] = []
-    decoder = Decoder(runtime, policy=width, source=source, observers=(log.append,), extras=Extras(margins=True))
-    with decoder, decoder.open(PROMPT, max_tokens=20) as session:
-        list(session)
-        session.rewind(5)
-        session.extend((7, 8), max_tokens=12)
-        list(session)
-    return log
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -178,13 +178,18 @@ def test_a_head_that_scores_some_ids_needs_their_list(tmp_path: Path) -> None:
     good = file.read_bytes()
     for content, words in [
         (b"\x08\0\0\0\0\0\0\0{}", "cannot be read"),
-        (b"\xff" * 20, "its header is too long"),
-        (good[:-8], "it is cut short"),
+        (b"\xff" * 20, "cannot be read"),
+        (good[:-8], "cannot be read"),
         (b"", "cannot be read"),
     ]:
         file.write_bytes(content)
         assert "draft_vocab.safetensors" in (message := refused(folder)) and words in message
-    for ids, words in [((5, 3), "sorted, each once"), ((1, 61), "ids from 0 to 60"), ((1, 3), "scores 30 of 61 ids, and")]:
+    for ids, words in [
+        ((5, 3), "sorted, each once"),
+        ((), "one row of int64 ids"),
+        ((1, 61), "ids from 0 to 60"),
+        ((1, 3), "scores 30 of 61 ids, and"),
+    ]:
         write_draft_vocab(folder, ids)
         assert words in refused(folder)
     file.unlink()

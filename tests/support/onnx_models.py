@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 from attrs import frozen
 from onnx import TensorProto, helper, numpy_helper
+from safetensors.numpy import save_file
 
 VOCABULARY = 61
 CONTEXT = 96
@@ -353,6 +354,4 @@ def export(
 
 
 def write_draft_vocab(folder: Path, ids: tuple[int, ...]) -> None:
-    data = np.array(ids, "<i8").tobytes()
-    header = json.dumps({"ids": {"dtype": "I64", "shape": [len(ids)], "data_offsets": [0, len(data)]}}).encode()
-    (folder / "draft_vocab.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + data)
+    save_file({"ids": np.array(ids, np.int64)}, folder / "draft_vocab.safetensors")

@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 import torch
+from recorded_turns import recorded
 from torch_models import tiny_model, tiny_runtime
 
 from spanfold.backends.torch import TorchRuntime
-from spanfold.engine import Decoder, Extras, Record
 from spanfold.engine.replay import Replayer, check_records, diff, rerun
-
-PROMPT = (5, 17, 3, 40, 22, 9)
-
-
-def recorded(runtime: TorchRuntime, width: int = 3, source: str = "auto") -> list[Record]:
-    """A session of two turns with a rewind between them, margins recorded."""
-    log: list[Record] = []
-    decoder = Decoder(runtime, policy=width, source=source, observers=(log.append,), extras=Extras(margins=True))
-    with decoder, decoder.open(PROMPT, max_tokens=20) as session:
-        list(session)
-        session.rewind(5)
-        session.extend((7, 8), max_tokens=12)
-        list(session)
-    return log
 
 
 def test_a_trace_comes_out_equal_on_the_same_model_with_spans_and_without():

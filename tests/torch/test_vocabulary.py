@@ -13,8 +13,9 @@ from safetensors.torch import save_file
 from torch_loop import draft, forward, numbers, start
 from torch_models import FAMILIES, VOCABULARY, head_tensors, save_checkpoint, tiny_head, tiny_model, tiny_runtime
 
+from spanfold.backends.draft_vocab import DRAFT_VOCAB_FILE
 from spanfold.backends.torch import TorchRuntime
-from spanfold.backends.torch.vocabulary import DRAFT_VOCAB_FILE, DraftVocabulary
+from spanfold.backends.torch.vocabulary import DraftVocabulary
 from spanfold.engine import Decoder
 from spanfold.engine.errors import ConfigError
 from spanfold.engine.values import Sampling
