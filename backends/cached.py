@@ -130,6 +130,23 @@ class CachedRuntime(ABC, Generic[S]):
     def _release(self) -> None:
         """Let go of the model."""
 
+    # What a cache that is not just cut needs; a plain one overrides none of it
+
+    def _floor(self, held: S) -> int:
+        """The smallest position that a settle can reach now."""
+        return 0
+
+    def _before(self, held: S, rows: int, canonical: bool) -> None:
+        """A forward over ``rows`` rows follows: keep what is needed to get back to here, unless they are canonical."""
+
+    def _cut(self, held: S, position: int) -> int:
+        """End the target's rows at ``position``, and say how many rows had to be computed again for it."""
+        held.cache.trim_to(position)
+        return 0
+
+    def _kept(self, held: S) -> None:
+        """Every row is canonical now: let go of what was kept for a way back."""
+
     def _guard(self) -> AbstractContextManager[Any]:
         """In which everything on the device happens; it may belong to the thread."""
         return nullcontext()
@@ -236,8 +253,10 @@ class CachedRuntime(ABC, Generic[S]):
         with self._guard():
             self._reserve(held, call.base + len(call.tokens))
             opened = held.open = Open(call.base, call.tokens, span=not call.canonical)
+            self._before(held, len(call.tokens), call.canonical)
             computed = self._compute(call, held, opened)
             if call.canonical:
+                self._kept(held)
                 self._hand_over(held, opened.hidden, call.tokens)
                 held.open = None
         return (
@@ -280,7 +299,7 @@ class CachedRuntime(ABC, Generic[S]):
     # Settle, draft, view
 
     def settle(self, calls: Sequence[Settle]) -> Sequence[Settled | Failure]:
-        """Cut the caches to a position, or keep all rows; a crop, so nothing is ever computed again."""
+        """Cut the caches to a position, or keep all rows."""
         call = self._only(calls)
         if call is None:
             return ()
@@ -290,18 +309,22 @@ class CachedRuntime(ABC, Generic[S]):
             raise ValueError(
                 f"session {call.session} is at position {here}: settling {call.rows} rows from {call.base} on cannot end at {call.position}"
             )
+        floor = self._floor(held)
+        if call.position < floor:
+            raise ValueError(f"session {call.session} cannot get back to {call.position}, only to {floor} or further")
         opened = held.open
         kept = 0 if opened is None else max(call.position - opened.base, 0)
         if opened is not None and kept and opened.hidden is None and held.head is not None:
             raise ValueError(f"the forward over {len(opened.tokens)} rows from {opened.base} on failed: none of them can stay")
         with self._guard():
-            held.cache.trim_to(call.position)
+            replayed = self._cut(held, call.position)
+            self._kept(held)
             held.open = None
             if held.head is not None:
                 held.head.trim_to(call.position)
             if opened is not None and opened.hidden is not None:
                 self._hand_over(held, opened.hidden[:kept], opened.tokens[:kept])
-        return (Settled(session=call.session, position=held.cache.rows),)
+        return (Settled(session=call.session, position=held.cache.rows, replayed_rows=replayed),)
 
     def draft(self, calls: Sequence[Ask]) -> Sequence[Draft | Failure]:
         """Feed the head what it has not seen, then let it draft; shorter than asked at the end of a context or of the depth.
@@ -344,5 +367,5 @@ class CachedRuntime(ABC, Generic[S]):
             position=held.cache.rows,
             head_position=None if held.head is None else held.head.cache.rows,
             checkpoint=held.open is not None and held.open.span,
-            floor=0,
+            floor=self._floor(held),
         )

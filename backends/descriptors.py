@@ -51,7 +51,7 @@ SCRIPTED = Backend(
 )
 TORCH = Backend(
     name="torch",
-    summary="transformers checkpoints with attention caches (Llama, Qwen2, Qwen3) and an MTP head in DeepSeek layout, on CPU or CUDA",
+    summary="transformers checkpoints of the families with native MTP (DeepSeek, GLM, Qwen, ...), on CPU or CUDA",
     extra="torch",
     needs=("torch", "transformers", "safetensors", "gguf"),
     default_model="pysource-2m, which continues Python source; smollm2-135m is the larger one, assembled on first use",

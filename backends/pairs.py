@@ -32,10 +32,12 @@ class HeadRows(ABC):
 
     Args:
         cache: the head's rows, none yet.
+        layers: distinct layers that one draft runs through. As many pairs are fed anew for each draft, and as many rows wait.
     """
 
-    def __init__(self, cache: Any) -> None:
+    def __init__(self, cache: Any, layers: int = 1) -> None:
         self.cache = cache
+        self._layers = layers
         self._start = 0
         self._hidden: Any = None
         self._tokens: list[int] = []
@@ -68,6 +70,10 @@ class HeadRows(ABC):
         ``scores``: the draft must choose from scores.
         """
 
+    def _level(self, rows: int) -> None:
+        """End the cache at ``rows`` rows, in every layer."""
+        self.cache.trim_to(rows)
+
     @property
     def end(self) -> int:
         """The position behind the newest canonical row."""
@@ -77,6 +83,11 @@ class HeadRows(ABC):
     def waiting(self) -> int:
         """Hidden rows held."""
         return len(self._tokens)
+
+    @property
+    def floor(self) -> int:
+        """The smallest position to which ``trim_to`` may be called such that the next rows can be fed."""
+        return 0 if self._layers == 1 or self._start == 0 else min(self._start + self._layers, self.end)
 
     def append(self, hidden: Any, tokens: tuple[int, ...]) -> None:
         """Canonical rows: the target's hidden states ``[rows, hidden]`` and the rows' tokens. Feeds a full backlog."""
@@ -101,9 +112,10 @@ class HeadRows(ABC):
         last = self.end - 1
         if self._hidden is None or last < 0:
             return None
-        if current is not None and self.cache.rows > last:
-            self.cache.trim_to(last)
-        first = self.cache.rows
+        rows = self.cache.rows
+        first = max((rows if current is None else min(rows, last)) - self._layers + 1, 0)
+        if first < rows:
+            self._level(first)
         if first < self._start:
             raise RuntimeError(f"the head holds {first} rows and the hidden rows begin at {self._start}: a pair is missing")
         tokens = self._tokens[first + 1 - self._start :]
@@ -113,7 +125,8 @@ class HeadRows(ABC):
             return None
         end = first + len(tokens)
         found = self._run(tokens, self._hidden[first - self._start : end - self._start], first, scores)
-        self._hidden = self._copy(self._hidden[-1:])
-        self._tokens = self._tokens[-1:]
-        self._start = last
+        keep = min(self._layers, len(self._tokens))
+        self._start += len(self._tokens) - keep
+        self._hidden = self._copy(self._hidden[-keep:])
+        self._tokens = self._tokens[-keep:]
         return found

@@ -140,11 +140,15 @@ def _check_writable(place: Path) -> None:
 
 def _loaded(name: str, checkpoint: Path, head: bool, say: Callable[[str], None]) -> Loaded:
     # Only here: they load torch.
+    from ..torch.families import PLAIN
     from ..torch.loading import load
     from .sources import head_dim
 
     say(f"loading {name}")
     loaded = load(checkpoint, device="cpu", dtype="float32", attn_implementation=None, draft=head, revision=None)
+    kind = type(loaded.model).__name__
+    if kind not in PLAIN:
+        raise ConfigError(f"{name} is {kind}: export takes {', '.join(PLAIN)}")
     if head and loaded.head is None:
         raise ConfigError(f"{name} has no MTP layer: leave out --head")
     if head_dim(loaded) % _HEAD_DIM:

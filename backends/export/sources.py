@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from safetensors.torch import save_file
 
-from ..torch.families import stop_tokens
+from ..torch.config import stop_tokens
 from ..torch.head import MtpHead
 from ..torch.loading import Loaded
 

@@ -3,15 +3,15 @@
     >>> from spanfold.backends.torch import TorchRuntime               # doctest: +SKIP
     >>> runtime = TorchRuntime.from_pretrained("path/to/checkpoint")   # doctest: +SKIP
 
-What it takes: Llama, Qwen2 and Qwen3 checkpoints with full attention, in safetensors; a head in DeepSeek layout
-(``model.layers.{N}.*`` behind the last of N target layers), or none. CPU and CUDA; float32, bfloat16, float16.
+What it takes: safetensors checkpoints of the families in ``families``, with their own MTP head or none; ``CONTRACTS`` says how each
+family lays its head out. CPU and CUDA; float32, bfloat16, float16.
 """
 
 from __future__ import annotations
 
 from .caches import RowCache
-from .families import FAMILIES
+from .families import ARCHITECTURES, CONTRACTS, Contract
 from .head import MtpHead
 from .runtime import TorchRuntime
 
-__all__ = ["FAMILIES", "MtpHead", "RowCache", "TorchRuntime"]
+__all__ = ["ARCHITECTURES", "CONTRACTS", "Contract", "MtpHead", "RowCache", "TorchRuntime"]

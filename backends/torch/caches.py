@@ -209,6 +209,11 @@ class RowCache(Cache):
         return min(layer.length for layer in self.layers)
 
     @property
+    def floor(self) -> int:
+        """The fewest rows that ``trim_to`` can get back to: none."""
+        return 0
+
+    @property
     def nbytes(self) -> int:
         """Bytes held by the store."""
         return self._store.rows.nbytes

@@ -43,7 +43,7 @@ _GROWTH: Final = 1024
 
 
 def unfit(model: Any) -> str | None:
-    """Why this path cannot run a model of one of ``families.FAMILIES``, in a few words; None if it can."""
+    """Why this path cannot run a model of one of ``families.PLAIN``, in a few words; None if it can."""
     act = model.config.hidden_act
     return None if act in ("silu", "swish") else f"hidden_act is {act!r}, not 'silu'"
 

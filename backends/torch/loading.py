@@ -15,20 +15,22 @@ import re
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 import transformers
 from attrs import frozen
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
-from transformers import AutoConfig
+from transformers.core_model_loading import convert_and_load_state_dict_in_model
+from transformers.modeling_utils import LoadStateDictConfig
 from transformers.utils import logging as transformers_logging
 
 from ...engine.errors import ConfigError
 from ..draft_vocab import read_draft_vocab
 from ..inputs import model_path, one_line
-from .families import architecture, check_config, mtp_layers, parse_device, parse_dtype
+from .config import architecture, check_config, mtp_layers, parse_device, parse_dtype, raw_config
+from .families import Contract, contract_for
 from .head import MtpHead
 from .text import load_tokenizer
 
@@ -37,8 +39,10 @@ __all__ = ["Loaded", "checkpoint_folder", "load"]
 _INDEX: Final = "model.safetensors.index.json"
 _SINGLE: Final = "model.safetensors"
 _HUB_FILES: Final = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
-# Copies of the target's own tensors that some checkpoints carry in the MTP layer.
-_COPIES: Final = {"embed_tokens.weight": "model.embed_tokens", "shared_head.head.weight": "lm_head"}
+_LOOKS_LIKE_MTP: Final = re.compile(r"mtp|nextn|eh_proj|enorm|hnorm")
+_LAYER: Final = re.compile(r"\.layers\.(\d+)\.")
+# Keys of an unknown layout that an error shows.
+_SHOWN: Final = 6
 # Left in old checkpoints, computed from the config since.
 _DERIVED: Final = re.compile(r"rotary_emb\.inv_freq$")
 
@@ -66,24 +70,32 @@ def load(
     name = model_path(model)
     on, as_type = parse_device(device), parse_dtype(dtype)
     folder = checkpoint_folder(name, revision)
+    raw = raw_config(folder, name)
+    kind = architecture(raw, name)
+    known: Any = getattr(transformers, kind)
     try:
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        with _quiet():  # the class is what counts: some checkpoints (Kimi-K2) name a model_type that transformers does not know
+            config: Any = known.config_class.from_pretrained(folder, local_files_only=True)
+        text: Any = config.get_text_config(decoder=True)
     except Exception as error:  # what a field of another type leads to, is any error
         raise ConfigError(f"{name} has no usable config.json: {one_line(error, 2)}") from error
-    kind = architecture(config, name)
-    check_config(config, name)
+    for part in (config, text):
+        check_config(part, name)
     places = _places(folder, name)
-    prefix = f"model.layers.{config.num_hidden_layers}."
-    leaves = {key.removeprefix(prefix): shard for key, shard in places.items() if key.startswith(prefix)}
+    hidden_layers = int(text.num_hidden_layers)
+    contract, found = contract_for(kind, places, hidden_layers)
+    declared = mtp_layers(contract, text, name)
+    found = {key: leaf for key, leaf in found.items() if int(leaf.split(".")[1]) < max(declared or 1, 1)}
+    layers = _layers(contract, declared, found, places, hidden_layers, name) if draft else 0
 
-    wanted = draft and _has_head(config, prefix, leaves, name)
     with _quiet():
-        target = _target(kind, folder, name, prefix, as_type, attn_implementation)
-        head = _head(target, prefix, leaves, as_type, name) if wanted else None
+        begins = sorted({key.format(n=hidden_layers + i, i=i) for key, _ in contract.names for i in range(max(declared or 1, 1))})
+        target = _target(known, config, folder, name, begins if found else [], as_type, attn_implementation)
+        head = _head(target, contract, layers, {key: (found[key], places[key]) for key in found}, as_type, name) if layers else None
     target.to(on)
     if head is not None:
         head.to(on)
-    ids = read_draft_vocab(folder, name) if wanted else None
+    ids = read_draft_vocab(folder, name) if layers else None
     return Loaded(target, head, None if ids is None else torch.from_numpy(ids), load_tokenizer(folder, name))
 
 
@@ -134,13 +146,32 @@ def _opened(shard: Path, name: str) -> Generator[Any]:
         raise ConfigError(f"{name}: {shard.name} cannot be read ({one_line(error)})") from error
 
 
-def _has_head(config: Any, prefix: str, leaves: Mapping[str, Path], name: str) -> bool:
-    declared = mtp_layers(config, name)
-    if declared is not None and declared > 1:
-        raise ConfigError(f"{name} declares {declared} MTP layers: the torch backend takes one (draft=False loads the target alone)")
-    if declared and not leaves:
-        raise ConfigError(f"{name} declares an MTP layer and holds no tensor {prefix}* (draft=False loads the target alone)")
-    return bool(leaves)
+def _layers(
+    contract: Contract, declared: int | None, found: Mapping[str, str], places: Mapping[str, Path], hidden_layers: int, name: str
+) -> int:
+    """How many MTP layers to load; 0: none."""
+    held = len({leaf.split(".")[1] for leaf in found.values()})
+    if contract.chain == "recycle" and declared is not None and declared > 1:
+        raise ConfigError(
+            f"{name} declares {declared} MTP layers: the {contract.name} contract takes one (draft=False loads the target alone)"
+        )
+    if declared and not held:
+        looks = sorted(key for key in places if _LOOKS_LIKE_MTP.search(key) or _layer_of(key) >= hidden_layers)
+        if looks:
+            shown = ", ".join(looks[:_SHOWN]) + (f" and {len(looks) - _SHOWN} more" if len(looks) > _SHOWN else "")
+            raise ConfigError(
+                f"{name}: its MTP layer has a layout that is unknown for {contract.name}; "
+                f"it holds {shown} (draft=False loads the target alone)"
+            )
+        first = contract.names[0][0].format(n=hidden_layers, i=0)
+        beginning = f"model.layers.{hidden_layers}." if first.startswith("model.layers.") else first
+        raise ConfigError(f"{name} declares an MTP layer and holds no tensor {beginning}* (draft=False loads the target alone)")
+    return held
+
+
+def _layer_of(key: str) -> int:
+    match = _LAYER.search(key)
+    return -1 if match is None else int(match.group(1))
 
 
 @contextmanager
@@ -157,15 +188,17 @@ def _quiet() -> Generator[None]:
             transformers_logging.enable_progress_bar()
 
 
-def _target(kind: str, folder: Path, name: str, prefix: str, dtype: torch.dtype, attention: str | None) -> Any:
-    known: Any = getattr(transformers, kind)
-    # A subclass for this load alone: the MTP layer's tensors are no concern of the target, and the public class stays as it is.
-    ignored = [*(known._keys_to_ignore_on_load_unexpected or ()), "^" + re.escape(prefix)]
-    private: Any = type(kind, (known,), {"_keys_to_ignore_on_load_unexpected": ignored, "__module__": known.__module__})
+def _target(known: Any, config: Any, folder: Path, name: str, head: list[str], dtype: torch.dtype, attention: str | None) -> Any:
+    # ``head``: what the keys of MTP tensors begin with; they are no concern of the target.
+    # A subclass for this load alone: the public class stays as it is.
+    usual = known._keys_to_ignore_on_load_unexpected or ()
+    ignored = [*(one for one in usual if not any(re.search(one, key) for key in head)), *("^" + re.escape(key) for key in head)]
+    private: Any = type(known.__name__, (known,), {"_keys_to_ignore_on_load_unexpected": ignored, "__module__": known.__module__})
     options: dict[str, Any] = {} if attention is None else {"attn_implementation": attention}
     try:
         model, report = private.from_pretrained(
             folder,
+            config=config,
             dtype=dtype,
             use_safetensors=True,
             trust_remote_code=False,
@@ -181,35 +214,78 @@ def _target(kind: str, folder: Path, name: str, prefix: str, dtype: torch.dtype,
             raise ConfigError(f"{name}: the tensor {key if isinstance(key, str) else key[0]} {what}")
     for key in sorted(report["unexpected_keys"]):
         if not _DERIVED.search(key):
-            raise ConfigError(f"{name}: the tensor {key} belongs to no part of a {kind} of this config")
+            raise ConfigError(f"{name}: the tensor {key} belongs to no part of a {known.__name__} of this config")
     return model
 
 
-def _head(target: Any, prefix: str, leaves: Mapping[str, Path], dtype: torch.dtype, name: str) -> MtpHead:
-    with torch.device("meta"):
-        head = MtpHead(target)
-    shapes = {MtpHead.leaf(key): tuple(value.shape) for key, value in head.state_dict().items()}
-    missing = sorted(shapes.keys() - leaves.keys())
-    surplus = sorted(leaves.keys() - shapes.keys() - _COPIES.keys())
+def _head(target: Any, contract: Contract, layers: int, found: Mapping[str, tuple[str, Path]], dtype: torch.dtype, name: str) -> MtpHead:
+    """The head of a checkpoint. ``found``: checkpoint key -> (name here, shard)."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        head = MtpHead(target, contract, layers)
+    finally:
+        torch.set_default_dtype(before)
+    shapes = {leaf: tuple(value.shape) for leaf, value in head.state_dict().items()}
+    keys = {leaf: key for key, (leaf, _) in found.items()}
+    given: dict[str, Tensor] = {}
+    for leaf, tensor, key in _tensors(found, layers, name):
+        own = shapes.get(leaf)
+        if own is not None and tuple(tensor.shape) != own:
+            raise ConfigError(f"{name}: the tensor {key} has shape {list(tensor.shape)}, expected {list(own)}")
+        copied = _copied(leaf, contract)
+        if copied is None:
+            given[leaf] = tensor
+        elif not torch.equal(tensor.to(dtype), _of_target(target, copied).to("cpu", dtype)):
+            raise ConfigError(f"{name}: {key} differs from the target's {copied}.weight; a head with its own is not supported")
+    info, _ = convert_and_load_state_dict_in_model(
+        cast("Any", head),
+        given,
+        LoadStateDictConfig(weight_mapping=list(getattr(target, "_weight_conversions", None) or ()), dtype=dtype),
+    )
+    missing, surplus = sorted(info.missing_keys), sorted(info.unexpected_keys)
     if missing:
-        renamed = f"; it holds {prefix}{surplus[0]}, which is unknown: renamed?" if surplus else ""
-        raise ConfigError(f"{name}: the MTP layer lacks the tensor {prefix}{missing[0]}{renamed}")
+        lost = _checkpoint_key(missing[0], contract, int(target.config.get_text_config(decoder=True).num_hidden_layers))
+        renamed = f"; it holds {keys.get(surplus[0], surplus[0])}, which is unknown: renamed?" if surplus else ""
+        raise ConfigError(f"{name}: the MTP layer lacks the tensor {lost}{renamed}")
     if surplus:
-        raise ConfigError(f"{name}: the MTP layer holds the tensor {prefix}{surplus[0]}, which is unknown")
+        raise ConfigError(f"{name}: the MTP layer holds the tensor {keys.get(surplus[0], surplus[0])}, which is unknown")
+    problems = [*info.mismatched_keys, *info.error_msgs, *info.conversion_errors.values()]
+    if problems:
+        raise ConfigError(f"{name}: the MTP layer cannot be loaded: {one_line(RuntimeError(problems[0]), 2)}")
+    return head.eval().requires_grad_(False)
 
-    tensors: dict[str, Tensor] = {}
-    for shard in sorted(set(leaves.values())):
+
+def _tensors(found: Mapping[str, tuple[str, Path]], layers: int, name: str) -> Generator[tuple[str, Tensor, str]]:
+    # (name here, tensor, checkpoint key) of the layers that are loaded, shard by shard.
+    for shard in sorted({place for _, place in found.values()}):
         with _opened(shard, name) as file:
             held = set(file.keys())
-            for leaf in sorted(key for key, place in leaves.items() if place == shard):
-                if prefix + leaf not in held:
-                    raise ConfigError(f"{name}: the tensor {prefix}{leaf} is not in {shard.name}, where the index places it")
-                tensors[leaf] = file.get_tensor(prefix + leaf)
-    for leaf, shape in shapes.items():
-        if tuple(tensors[leaf].shape) != shape:
-            raise ConfigError(f"{name}: the tensor {prefix}{leaf} has shape {list(tensors[leaf].shape)}, expected {list(shape)}")
-    for leaf, module in _COPIES.items():
-        if leaf in tensors and not torch.equal(tensors.pop(leaf).to(dtype), target.get_submodule(module).weight):
-            raise ConfigError(f"{name}: {prefix}{leaf} differs from the target's {module}.weight; a head with its own is not supported")
-    head.load_leaves({leaf: tensor.to(dtype) for leaf, tensor in tensors.items()})
-    return head
+            for key in sorted(key for key, (_, place) in found.items() if place == shard):
+                leaf = found[key][0]
+                if int(leaf.split(".")[1]) >= layers:
+                    continue
+                if key not in held:
+                    raise ConfigError(f"{name}: the tensor {key} is not in {shard.name}, where the index places it")
+                yield leaf, file.get_tensor(key), key
+
+
+def _copied(leaf: str, contract: Contract) -> str | None:
+    """Which of the target's modules a tensor is a copy of, unless the contract gives the layer its own."""
+    part = leaf.split(".", 2)[2]
+    if part == "embed_tokens.weight" and not contract.own_embedding:
+        return "model.embed_tokens"
+    return "lm_head" if part == "head.weight" and not contract.own_head else None
+
+
+def _of_target(target: Any, copied: str) -> Tensor:
+    return (target.get_output_embeddings() if copied == "lm_head" else target.get_input_embeddings()).weight
+
+
+def _checkpoint_key(leaf: str, contract: Contract, hidden_layers: int) -> str:
+    """What a parameter of the head is called in a checkpoint of the family."""
+    _, index, part = leaf.split(".", 2)
+    for key, here in contract.names:
+        if part.startswith(here):
+            return key.format(n=hidden_layers + int(index), i=index) + part.removeprefix(here)
+    return leaf

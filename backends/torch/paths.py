@@ -1,7 +1,8 @@
 """How rows get through a model: by the decode path of this package, or by transformers' own modules. One interface for both.
 
-A *target* takes tokens and gives hidden states after the final norm; a *drafter* takes pairs (token, hidden state) and gives z.
-Both work on a ``RowCache``, have their rows in it afterwards, and compute scores from what they gave.
+A *target* takes tokens and gives hidden states, those it scores and those its head is fed; a *drafter* takes pairs (token, hidden
+state) and gives states. Both have their rows in the cache afterwards, and compute scores from what they gave. The decode path works on
+a ``RowCache``; modules on that or, where a model's layers are of other kinds, on a ``ModelCache``.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -18,9 +19,11 @@ from torch.nn import functional as F
 
 from ...engine.errors import ConfigError
 from .caches import RowCache
+from .config import is_plain
 from .decode import NEAR_ROWS, Norm, Stack, Tables, unfit
 from .head import MtpHead
 from .matrices import Matrix, can_pack, matrix
+from .model_cache import ModelCache
 from .vocabulary import DraftVocabulary
 
 __all__ = ["Drafting", "OwnHead", "OwnTarget", "Plan", "Target", "build", "plan"]
@@ -29,8 +32,8 @@ __all__ = ["Drafting", "OwnHead", "OwnTarget", "Plan", "Target", "build", "plan"
 class Target(Protocol):
     """The target."""
 
-    def run(self, tokens: Sequence[int], base: int, cache: RowCache, span: bool = False) -> Tensor:
-        """Rows ``base ...`` of the cache from tokens: ``[rows, hidden]``, after the final norm.
+    def run(self, tokens: Sequence[int], base: int, cache: Any, span: bool = False) -> tuple[Tensor, Tensor]:
+        """Rows ``base ...`` of the cache from tokens: ``[rows, hidden]`` after the final norm, and what the head is fed.
 
         ``span``: each row must be what it is alone, where the path can do that. Of a prompt's rows nobody asks it.
         """
@@ -46,44 +49,78 @@ class Drafting(Protocol):
 
     vocabulary: DraftVocabulary | None
     """The ids it scores; None: all."""
+    layers: int
+    """Distinct layers."""
 
-    def run(self, ids: Tensor, hidden: Tensor, first: int, cache: RowCache) -> Tensor:
-        """Pairs ``[rows]`` and ``[rows, hidden]`` as rows ``first ...`` of the cache (position ids one higher): z, ``[rows, hidden]``."""
+    def run(self, ids: Tensor, hidden: Tensor, first: int, cache: Any, layer: int = 0) -> Tensor:
+        """Pairs ``[rows]`` and ``[rows, hidden]`` as rows ``first ...`` of a layer of the cache: its states, ``[rows, hidden]``."""
         ...
 
-    def scores(self, z: Tensor) -> Tensor:
+    def scores(self, state: Tensor, layer: int = 0) -> Tensor:
         """``[rows, hidden]`` -> ``[rows, ids]``, one column per id of ``vocabulary``."""
         ...
 
 
 class ModuleTarget:
-    """transformers' modules."""
+    """transformers' modules.
 
-    def __init__(self, model: Any, positions: Tensor) -> None:
-        self._model, self._positions = model, positions
+    Args:
+        model: the target.
+        positions: ``[1, n]``, the ids 0, 1, 2, ...
+        before_norm: the attribute of its decoder that is the final norm, where the head is fed what comes before it.
+    """
 
-    def run(self, tokens: Sequence[int], base: int, cache: RowCache, span: bool = False) -> Tensor:
+    def __init__(self, model: Any, positions: Tensor, before_norm: str | None = None) -> None:
+        self._decoder, self._output, self._positions = model.get_decoder(), model.get_output_embeddings(), positions
+        self._before: Tensor | None = None
+        if before_norm is not None:
+            getattr(self._decoder, before_norm).register_forward_pre_hook(self._note)
+        self._pre = before_norm is not None
+
+    def _note(self, module: Any, given: tuple[Tensor, ...]) -> None:
+        self._before = given[0]
+
+    def run(self, tokens: Sequence[int], base: int, cache: Any, span: bool = False) -> tuple[Tensor, Tensor]:
+        """See ``Target``."""
         ids = torch.tensor([tokens], device=self._positions.device)
         positions = self._positions[:, base : base + len(tokens)]
-        return self._model.model(input_ids=ids, position_ids=positions, cache=cache, use_cache=True).last_hidden_state[0]
+        found = self._decoder(input_ids=ids, position_ids=positions, cache=library(cache), use_cache=True)
+        hidden: Tensor = found.last_hidden_state[0]
+        if not self._pre:
+            return hidden, hidden
+        assert self._before is not None, "the final norm ran"
+        before, self._before = self._before[0], None
+        return hidden, before
 
     def scores(self, hidden: Tensor) -> Tensor:
-        return self._model.lm_head(hidden)
+        """See ``Target``."""
+        return self._output(hidden)
 
 
 class ModuleHead:
     """``MtpHead``, which is made of transformers' modules."""
 
-    def __init__(self, head: MtpHead, positions: Tensor, vocabulary: DraftVocabulary | None, weight: Tensor) -> None:
+    def __init__(self, head: MtpHead, positions: Tensor, vocabulary: DraftVocabulary | None) -> None:
         self._head, self._positions, self.vocabulary = head, positions, vocabulary
-        self._rows = None if vocabulary is None else weight[vocabulary.ids]
+        self.layers = len(head.layers)
+        self._ahead = 1 if head.contract.position == "token" else 0
+        outputs = [head.output(index) for index in range(self.layers)]
+        self._rows = None if vocabulary is None else [vocabulary.rows_of(output, False) for output in outputs]
 
-    def run(self, ids: Tensor, hidden: Tensor, first: int, cache: RowCache) -> Tensor:
-        positions = self._positions[:, first + 1 : first + 1 + ids.shape[0]]
-        return self._head(ids.unsqueeze(0), hidden.unsqueeze(0), positions, cache)[0]
+    def run(self, ids: Tensor, hidden: Tensor, first: int, cache: Any, layer: int = 0) -> Tensor:
+        """See ``Drafting``."""
+        start = first + self._ahead + layer
+        positions = self._positions[:, start : start + ids.shape[0]]
+        return self._head(ids.unsqueeze(0), hidden.unsqueeze(0), positions, library(cache), layer)[0]
 
-    def scores(self, z: Tensor) -> Tensor:
-        return self._head.scores(z) if self._rows is None else F.linear(z, self._rows)
+    def scores(self, state: Tensor, layer: int = 0) -> Tensor:
+        """See ``Drafting``."""
+        return self._head.scores(state, layer) if self._rows is None else self._rows[layer](self._head.normed(state, layer))
+
+
+def library(cache: RowCache | ModelCache) -> Any:
+    """What transformers' modules are given: the cache itself, or the one inside."""
+    return cache.library if isinstance(cache, ModelCache) else cache
 
 
 class OwnTarget:
@@ -106,12 +143,13 @@ class OwnTarget:
         padded = tokens if missing <= 0 else (*tokens, *[tokens[-1]] * missing)
         return F.embedding(torch.tensor(padded, device=self._embedding.device), self._embedding)
 
-    def run(self, tokens: Sequence[int], base: int, cache: RowCache, span: bool = False) -> Tensor:
+    def run(self, tokens: Sequence[int], base: int, cache: RowCache, span: bool = False) -> tuple[Tensor, Tensor]:
         """See ``Target``. A wide span runs in pieces: more than ``NEAR_ROWS`` rows attend in one call, and then they are not exact."""
         most = NEAR_ROWS if span else len(tokens)
         pieces = [tokens[at : at + most] for at in range(0, len(tokens), most)]
         found = [self._run(piece, base + at * most, cache) for at, piece in enumerate(pieces)]
-        return found[0] if len(found) == 1 else torch.cat(found)
+        hidden = found[0] if len(found) == 1 else torch.cat(found)
+        return hidden, hidden
 
     def _run(self, tokens: Sequence[int], base: int, cache: RowCache) -> Tensor:
         return self.stack.run(self.embed(tokens), base, len(tokens), cache)[: len(tokens)]
@@ -136,9 +174,11 @@ class OwnHead:
         row_width: int,
     ) -> None:
         self._embedding: Tensor = model.model.embed_tokens.weight
-        self._token_norm, self._hidden_norm = Norm(head.enorm), Norm(head.hnorm)
-        self._join: Matrix = matrix([head.eh_proj], packed)
-        self.stack = Stack([head.block], head.shared_head.norm, model.config, tables, packed=packed, shift=1, row_width=row_width)
+        layer: Any = head.layers[0]
+        self._token_norm, self._hidden_norm = Norm(layer.enorm), Norm(layer.hnorm)
+        self._join: Matrix = matrix([layer.eh_proj], packed)
+        self.layers = 1
+        self.stack = Stack([layer.block], layer.norm, model.config, tables, packed=packed, shift=1, row_width=row_width)
         self.vocabulary = vocabulary
         self._output = target.output if vocabulary is None else vocabulary.rows_of(model.lm_head, packed)
 
@@ -147,7 +187,7 @@ class OwnHead:
         """Bytes beyond the tensors of model and head."""
         return self.stack.nbytes + self._join.nbytes + (0 if self.vocabulary is None else self._output.nbytes)
 
-    def run(self, ids: Tensor, hidden: Tensor, first: int, cache: RowCache) -> Tensor:
+    def run(self, ids: Tensor, hidden: Tensor, first: int, cache: RowCache, layer: int = 0) -> Tensor:
         """See ``Drafting``."""
         embedded = self._token_norm(F.embedding(ids, self._embedding))
         joined = self.stack.padded(torch.cat([embedded, self._hidden_norm(hidden)], dim=-1))
@@ -155,9 +195,9 @@ class OwnHead:
         cache.reserve(first + rows)
         return self.stack.run(self._join(joined), first, rows, cache)[:rows]
 
-    def scores(self, z: Tensor) -> Tensor:
+    def scores(self, state: Tensor, layer: int = 0) -> Tensor:
         """See ``Drafting``."""
-        return self._output(z)
+        return self._output(state)
 
 
 @frozen
@@ -182,7 +222,7 @@ def plan(
     for word, value in (("modules", modules), ("packed", packed)):
         if value is not None and type(value) is not bool:
             raise ConfigError(f"{word} must be True, False or None, not {value!r}")
-    reason = unfit(model)
+    reason = unfit(model) if is_plain(model) else "it runs dense models with full attention: Llama, Qwen2, Qwen3"
     if modules is False and reason is not None:
         raise ConfigError(f"{name}: the decode path cannot run it ({reason}): use modules=True, or leave it open")
     if modules is None:
@@ -208,7 +248,8 @@ def build(
     """The target and the drafter of a plan. ``positions``: ``[1, n]``, the ids 0, 1, 2, ... that modules are given."""
     if chosen.modules:
         with torch.inference_mode():
-            return ModuleTarget(model, positions), None if head is None else ModuleHead(head, positions, vocabulary, model.lm_head.weight)
+            before_norm = head.contract.norm if head is not None and head.contract.fed == "pre" else None
+            return ModuleTarget(model, positions, before_norm), None if head is None else ModuleHead(head, positions, vocabulary)
     weight = model.model.embed_tokens.weight
     tables = Tables(model.model.rotary_emb, weight.dtype, weight.device)
     with torch.no_grad():  # not inference_mode: joined parameters must stay ordinary tensors

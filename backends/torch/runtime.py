@@ -24,12 +24,14 @@ from ...engine.values import DraftInfo, RuntimeInfo, Sampling
 from ..cached import CachedRuntime, CachedSession, Computed, Open
 from .caches import RowCache
 from .choice import choose, masked_scores
+from .config import DTYPES, check_class, check_config, context_length, is_plain, stop_tokens, whereabouts
 from .decode import key_step
 from .drafting import HeadSession
 from .exact import rows_are_exact
-from .families import DTYPES, check_class, check_config, context_length, stop_tokens, whereabouts
 from .head import MtpHead
+from .model_cache import ModelCache
 from .paths import Drafting, OwnTarget, Target, build, plan
+from .rollback import rollback_of
 from .vocabulary import DraftVocabulary
 
 if TYPE_CHECKING:
@@ -45,13 +47,13 @@ class TorchRuntime(CachedRuntime[CachedSession]):
     """A transformers causal LM, and its MTP head where it has one.
 
     Args:
-        model: an instance of one of ``families.FAMILIES``, all on one device and in one dtype; it is put into eval mode and frozen.
+        model: an instance of one of ``families.ARCHITECTURES``, all on one device and in one dtype; it is put into eval mode and frozen.
         head: its MTP layer (``MtpHead``), or None: no draft of its own.
         name: what ``info.model`` says.
         tokenizer: handed on by the attribute of this name; the runtime itself works on ids.
         context_length: most tokens of a session; default and upper bound: the model's ``max_position_embeddings``.
         draft_context_length: most tokens up to which the head drafts; default and upper bound: ``context_length``.
-        draft_depth: most tokens of one draft (the one layer is recycled).
+        draft_depth: most tokens of one draft (beyond the head's layers the last one is recycled).
         draft_vocab: the ids that the head may propose, sorted, each once; None: all. Changes no output (drafts never decide).
         modules: True: transformers' own modules run every forward. False: the decode path of this package does (``decode``).
             None: the decode path on a CPU, modules elsewhere and for a model that it cannot run.
@@ -82,11 +84,13 @@ class TorchRuntime(CachedRuntime[CachedSession]):
         packed: bool | None = None,
         row_width: int | None = None,
     ) -> None:
-        config = model.config
-        name = name or str(getattr(config, "name_or_path", "") or type(model).__name__)
+        config = model.config.get_text_config(decoder=True)
+        name = name or str(getattr(model.config, "name_or_path", "") or type(model).__name__)
         check_class(type(model).__name__, name)
         check_config(config, name)
         self._device, self._dtype = whereabouts(model, head, name)
+        self._config: Any = config
+        self._plain = is_plain(model)
         self._model: Any = model.eval().requires_grad_(False)
         self._head: MtpHead | None = head
         self.tokenizer = tokenizer
@@ -94,18 +98,23 @@ class TorchRuntime(CachedRuntime[CachedSession]):
         vocabulary: DraftVocabulary | None = None
         if draft_vocab is not None and head is not None:
             where = f"draft_vocab of {name}"
-            vocabulary = DraftVocabulary(draft_vocab, int(model.lm_head.weight.shape[0]), self._device, where)
+            vocabulary = DraftVocabulary(draft_vocab, int(model.get_output_embeddings().weight.shape[0]), self._device, where)
         info = self._describe(name, context_length, draft_context_length, draft_depth)
         # Ids up to the last draft step of a session at the end of its context.
         positions = torch.arange(info.context_length + DRAFT_DEPTH + 1, device=self._device).unsqueeze(0)
         self._target: Target
         self._drafting: Drafting | None
         self._target, self._drafting = build(model, head, chosen, vocabulary, positions)
-        exact: bool | None = None
-        if isinstance(self._target, OwnTarget):
-            with torch.inference_mode():
-                exact = rows_are_exact(self._target, info.vocabulary, self._cache)
-        super().__init__(evolve(info, row_exact=exact))
+        #: Why ``info.rollback`` is not ``crop``, in a few words; empty: nothing to say.
+        self.rollback_note = ""
+        with torch.inference_mode():
+            if isinstance(self._target, OwnTarget):
+                info = evolve(info, row_exact=rows_are_exact(self._target, info.vocabulary, self._cache))
+            if not self._plain:
+                found = rollback_of(self._target, config, info.vocabulary, info.context_length)
+                kind = "checkpoint" if found.kind == "crop" and head is not None and self._reaches_back_only_so_far() else found.kind
+                info, self.rollback_note = evolve(info, rollback=kind), found.note
+        super().__init__(info)
 
     @classmethod
     def from_pretrained(
@@ -171,20 +180,26 @@ class TorchRuntime(CachedRuntime[CachedSession]):
             row_width=row_width,
         )
 
+    def _reaches_back_only_so_far(self) -> bool:
+        # A head with windows, or one that is fed several pairs anew, has a floor of its own.
+        assert self._head is not None
+        kinds: Sequence[str] = getattr(self._head.config, "layer_types", None) or ()
+        return len(self._head.layers) > 1 or "sliding_attention" in kinds
+
     def _describe(self, name: str, asked: int | None, draft_asked: int | None, depth: int) -> RuntimeInfo:
-        config = self._model.config
+        config = self._config
         length = context_length(config, asked, name)
         draft: DraftInfo | None = None
         if self._head is not None:
             if type(depth) is not int or not 1 <= depth <= DRAFT_DEPTH:
                 raise ConfigError(f"draft_depth must be an integer from 1 to {DRAFT_DEPTH}, not {depth!r}")
             draft_length = length if draft_asked is None else min(context_length(config, draft_asked, name, "draft_context_length"), length)
-            draft = DraftInfo(origin="mtp", layers=1, depth=depth, context_length=draft_length)
+            draft = DraftInfo(origin="mtp", layers=len(self._head.layers), depth=depth, context_length=draft_length)
         dtype = next((word for word, value in DTYPES.items() if value == self._dtype), str(self._dtype))
         return RuntimeInfo(
             backend="torch",
             model=name,
-            vocabulary=int(self._model.lm_head.weight.shape[0]),
+            vocabulary=int(self._model.get_output_embeddings().weight.shape[0]),
             context_length=length,
             rollback="crop",
             draft=draft,
@@ -200,9 +215,13 @@ class TorchRuntime(CachedRuntime[CachedSession]):
 
     def _new_session(self, sampling: Sampling, masked: Tensor | None, head_masked: Tensor | None, drafting: bool) -> CachedSession:
         head: HeadSession | None = None
-        if drafting and self._drafting is not None:
-            head = HeadSession(self._drafting, self._cache(1, self._info.context_length + DRAFT_DEPTH), self._device)
-        cache = self._cache(self._model.config.num_hidden_layers, self._info.context_length)
+        if drafting and self._drafting is not None and self._head is not None:
+            if self._plain:
+                pairs: RowCache | ModelCache = self._cache(1, self._info.context_length + DRAFT_DEPTH)
+            else:
+                pairs = ModelCache(self._head.config, range(len(self._head.layers)))
+            head = HeadSession(self._drafting, pairs, self._device)
+        cache = self._cache(self._config.num_hidden_layers, self._info.context_length) if self._plain else ModelCache(self._config)
         return CachedSession(sampling=sampling, masked=masked, head_masked=head_masked, cache=cache, head=head)
 
     def _ids(self, ids: list[int]) -> Tensor:
@@ -216,20 +235,20 @@ class TorchRuntime(CachedRuntime[CachedSession]):
         return places if len(places) else None
 
     def _cache(self, layers: int, limit: int) -> RowCache:
-        config = self._model.config
+        config = self._config
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         return RowCache(layers, config.num_key_value_heads, head_dim, limit, self._dtype, self._device, key_step(config))
 
     def _reserve(self, held: CachedSession, rows: int) -> None:
         try:
-            cast(RowCache, held.cache).reserve(rows)
+            _cache_of(held).reserve(rows)
         except RuntimeError as error:  # out of memory: the buffers are as they were
             raise NotStarted(f"no memory for {rows} rows: {error}") from error
 
     def _compute(self, call: Forward, held: CachedSession, opened: Open) -> Computed:
         end = call.base + len(call.tokens)
-        hidden = self._target.run(call.tokens, call.base, cast(RowCache, held.cache), span=not call.canonical)
-        opened.hidden = hidden if held.head is not None else None
+        hidden, fed = self._target.run(call.tokens, call.base, held.cache, span=not call.canonical)
+        opened.hidden = fed if held.head is not None else None
         if call.want == "none":
             return Computed()
         wanted = hidden if call.want == "all" else hidden[-1:]
@@ -238,8 +257,35 @@ class TorchRuntime(CachedRuntime[CachedSession]):
         chosen = choose(scores, call.extras)
         return Computed(chosen.ids, chosen.margins, chosen.logprobs, logits if call.extras.logits else None)
 
+    def _floor(self, held: CachedSession) -> int:
+        floor = _cache_of(held).floor
+        return floor if held.head is None else max(floor, cast(HeadSession, held.head).floor)
+
+    def _before(self, held: CachedSession, rows: int, canonical: bool) -> None:
+        if isinstance(held.cache, ModelCache):
+            held.cache.before(rows, canonical)
+
+    def _cut(self, held: CachedSession, position: int) -> int:
+        cache = held.cache
+        if not isinstance(cache, ModelCache):
+            return super()._cut(held, position)
+        again = cache.cut(position)
+        if again:
+            # The recurrent states are back at the span's base: the rows that stay run once more.
+            assert held.open is not None, "only a span has a way back"
+            self._target.run(held.open.tokens[:again], position - again, cache)
+        return again
+
+    def _kept(self, held: CachedSession) -> None:
+        if isinstance(held.cache, ModelCache):
+            held.cache.settled()
+
     def _release(self) -> None:
         self._model, self._head, self._target, self._drafting = _Closed(), None, _Closed(), None
+
+
+def _cache_of(held: CachedSession) -> RowCache | ModelCache:
+    return cast("RowCache | ModelCache", held.cache)
 
 
 class _Closed:

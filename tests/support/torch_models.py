@@ -86,7 +86,7 @@ def parts(runtime: Any) -> dict[str, tuple[Any, str]]:
     model = runtime._model
     found = {f"layer {index}": (layer.mlp, "forward") for index, layer in enumerate(model.model.layers)}
     found |= {"norm": (model.model.norm, "forward"), "output": (model.lm_head, "forward")}
-    return found if drafting is None else found | {"head": (runtime._head.eh_proj, "forward")}
+    return found if drafting is None else found | {"head": (runtime._head.layers[0].eh_proj, "forward")}
 
 
 def head_tensors(head: MtpHead, layer: int = LAYERS) -> dict[str, torch.Tensor]:
@@ -138,6 +138,6 @@ def successor_model(period: int = 24) -> tuple[Any, MtpHead]:
         model.model.embed_tokens.weight.copy_(torch.eye(period))
         model.model.norm.weight.copy_(sign)
         model.lm_head.weight.copy_(follow * sign)
-        head.shared_head.norm.weight.copy_(sign)
-        head.eh_proj.weight[:, period:] = follow * sign
+        head.layers[0].norm.weight.copy_(sign)
+        head.layers[0].eh_proj.weight[:, period:] = follow * sign
     return model, head

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from spanfold.backends.torch.choice import choose, masked_scores
-from spanfold.backends.torch.families import DTYPES
+from spanfold.backends.torch.config import DTYPES
 from spanfold.engine.runtime import Extras
 from spanfold.engine.values import Sampling
 

@@ -12,7 +12,7 @@ from torch_models import FAMILIES, head_tensors, save_checkpoint, tiny_head, tin
 
 from spanfold.backends.torch import TorchRuntime
 from spanfold.backends.torch.choice import choose
-from spanfold.backends.torch.families import DTYPES
+from spanfold.backends.torch.config import DTYPES
 from spanfold.engine import Decoder
 from spanfold.engine.errors import ConfigError
 from spanfold.engine.runtime import Extras

@@ -27,8 +27,8 @@ class Recording:
         head: Any = runtime._drafting  # pyright: ignore[reportPrivateUsage]
         original = head.scores
 
-        def record(hidden: torch.Tensor) -> torch.Tensor:
-            self.scores.append(original(hidden))
+        def record(hidden: torch.Tensor, layer: int = 0) -> torch.Tensor:
+            self.scores.append(original(hidden, layer))
             return self.scores[-1]
 
         patch.setattr(head, "scores", record)
@@ -92,12 +92,12 @@ def test_case_6_4_another_hidden_stage_loses_acceptance_and_changes_no_token(
     head: Any = runtime._drafting  # pyright: ignore[reportPrivateUsage]
     original, chained = head.run, False
 
-    def misled(ids: torch.Tensor, hidden: torch.Tensor, first: int, cache: Any) -> torch.Tensor:
+    def misled(ids: torch.Tensor, hidden: torch.Tensor, first: int, cache: Any, layer: int = 0) -> torch.Tensor:
         # The hidden state of before the norm is the one after it without the norm's weight (hnorm takes any scale out).
         nonlocal chained
         unsigned = hidden * sign if (wrong == "recycled before the norm") == chained else hidden
         chained = True
-        return original(ids, unsigned, first, cache)
+        return original(ids, unsigned, first, cache, layer)
 
     monkeypatch.setattr(head, "run", misled)
     run = start(runtime, (3, 4, 5))
@@ -205,9 +205,9 @@ def test_every_pair_sits_at_the_position_of_its_token(monkeypatch: pytest.Monkey
     original = head.forward
     seen: list[tuple[list[int], list[int]]] = []
 
-    def noted(ids: torch.Tensor, hidden: torch.Tensor, positions: torch.Tensor, cache: Any) -> torch.Tensor:
+    def noted(ids: torch.Tensor, hidden: torch.Tensor, positions: torch.Tensor, cache: Any, index: int = 0) -> torch.Tensor:
         seen.append((ids[0].tolist(), positions[0].tolist()))
-        return original(ids, hidden, positions, cache)
+        return original(ids, hidden, positions, cache, index)
 
     monkeypatch.setattr(head, "forward", noted)
     start(runtime, PROMPT)

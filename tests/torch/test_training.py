@@ -83,7 +83,7 @@ def test_the_head_is_trained_as_it_drafts(scripts: Any) -> None:
 
     torch.manual_seed(3)
     model, head = scripts.network.fresh(50, 0)
-    for norm in (head.enorm, head.hnorm, head.shared_head.norm, head.block.input_layernorm):
+    for norm in (head.layers[0].enorm, head.layers[0].hnorm, head.layers[0].norm, head.layers[0].block.input_layernorm):
         torch.nn.init.normal_(norm.weight, mean=1.0, std=0.3)
     length, depth = 12, 3
     ids = torch.randint(50, (1, length))

@@ -42,7 +42,8 @@ def fresh(vocabulary: int, end: int) -> tuple[Any, MtpHead]:
     )
     model: Any = LlamaForCausalLM(config)
     head = MtpHead(model)
-    for linear in [head.eh_proj, *(part for part in head.block.modules() if isinstance(part, torch.nn.Linear))]:
+    layer: Any = head.layers[0]
+    for linear in [layer.eh_proj, *(part for part in layer.block.modules() if isinstance(part, torch.nn.Linear))]:
         torch.nn.init.normal_(linear.weight, std=config.initializer_range)
     return model, head
 
@@ -69,7 +70,8 @@ def chain(model: Any, head: MtpHead, hidden: Tensor, ids: Tensor, depth: int = D
     Returns:
         ``depth`` tensors ``[batch, length - depth, width]``; row p of step j (from 1) predicts token p + j + 1.
     """
-    block: Any = head.block
+    layer: Any = head.layers[0]
+    block: Any = layer.block
     attention, config = block.self_attn, model.config
     rows = ids.shape[1] - depth
     embedding = model.model.embed_tokens.weight.detach()
@@ -79,7 +81,7 @@ def chain(model: Any, head: MtpHead, hidden: Tensor, ids: Tensor, depth: int = D
     outputs: list[Tensor] = []
     for step in range(1, depth + 1):
         embedded = functional.embedding(ids[:, step : step + rows], embedding)
-        u = head.eh_proj(torch.cat([head.enorm(embedded), head.hnorm(z)], dim=-1))
+        u = layer.eh_proj(torch.cat([layer.enorm(embedded), layer.hnorm(z)], dim=-1))
         positions = torch.arange(step, step + rows, device=ids.device).unsqueeze(0)
         cos, sin = model.model.rotary_emb(u, position_ids=positions)
         normed = block.input_layernorm(u)
@@ -94,6 +96,6 @@ def chain(model: Any, head: MtpHead, hidden: Tensor, ids: Tensor, depth: int = D
         )
         u = u + attention.o_proj(seen.transpose(1, 2).reshape(*normed.shape[:2], -1))
         u = u + block.mlp(block.post_attention_layernorm(u))
-        z = head.shared_head.norm(u)
+        z = layer.norm(u)
         outputs.append(z)
     return outputs

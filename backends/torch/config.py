@@ -1,81 +1,95 @@
-"""Which models this backend takes, and what must hold of their configs. Everything else is refused by name.
+"""Which models this backend takes (``families``), and what must hold of their configs. Everything else is refused by name.
 
-A model qualifies if a row depends on nothing but the rows before it: full causal attention, and rotary frequencies that do
-not change with the length. Then a trim of the cache is a complete rollback, and a row computed beside others is the row
-computed alone.
+A model qualifies if a row depends on nothing but the rows before it: causal layers, and rotary frequencies that do not change with the
+length. Whether its cache can be rolled back is measured (``rollback``).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import torch
 
 from ...engine.errors import ConfigError
-from ..inputs import end_ids
+from ..inputs import end_ids, one_line
+from .families import ARCHITECTURES, PLAIN, Contract
 
 if TYPE_CHECKING:
     from .head import MtpHead
 
 __all__ = [
     "DTYPES",
-    "FAMILIES",
     "architecture",
     "check_class",
     "check_config",
     "context_length",
+    "is_plain",
     "mtp_layers",
     "parse_device",
     "parse_dtype",
+    "raw_config",
     "stop_tokens",
     "whereabouts",
 ]
 
-#: Architecture names (``config.architectures``), each a class of transformers.
-FAMILIES: Final = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 # Frequencies that follow the length of the sequence: a row would then depend on how many rows run beside it.
 _MOVING_ROPE: Final = ("dynamic", "longrope")
-_COUNTS: Final = ("num_nextn_predict_layers", "num_mtp_layers")
 
 
-def architecture(config: Any, name: str) -> str:
-    """The checkpoint's architecture; ConfigError where it is not one of ``FAMILIES``."""
-    given: Any = getattr(config, "architectures", None) or []
+def raw_config(folder: Path, name: str) -> dict[str, Any]:
+    """The checkpoint's config.json as it is."""
+    try:
+        found: Any = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{name} has no usable config.json: {one_line(error, 2)}") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"{name} has no usable config.json: it holds a {type(found).__name__}, not an object")
+    return cast("dict[str, Any]", found)
+
+
+def architecture(raw: dict[str, Any], name: str) -> str:
+    """The class of transformers to load a checkpoint as; ConfigError where its architecture is not one of ``ARCHITECTURES``."""
+    given: Any = raw.get("architectures") or []
     if not isinstance(given, list) or not all(isinstance(one, str) for one in given):  # pyright: ignore[reportUnknownVariableType]
         raise ConfigError(f"{name}: config.json: architectures must be a list of names, not {given!r}")
     found = cast("list[str]", given)
-    kind = next((one for one in found if one in FAMILIES), ", ".join(found))
-    check_class(kind or f"no architecture (model_type {getattr(config, 'model_type', None)!r})", name)
-    return kind
+    kind = next((one for one in found if one in ARCHITECTURES), ", ".join(found))
+    check_class(kind or f"no architecture (model_type {raw.get('model_type')!r})", name)
+    return ARCHITECTURES[kind]
 
 
 def check_class(kind: str, name: str) -> None:
-    """Refuse a model class that is not one of ``FAMILIES``."""
-    if kind not in FAMILIES:
-        raise ConfigError(f"{name} is {kind}: the torch backend takes {', '.join(FAMILIES)}")
+    """Refuse a model class that is not one of ``ARCHITECTURES``."""
+    if kind not in ARCHITECTURES:
+        raise ConfigError(f"{name} is {kind}: the torch backend takes {', '.join(ARCHITECTURES)}")
 
 
 def check_config(config: Any, name: str) -> None:
     """Refuse what would make a row depend on more than its prefix, or what cannot be loaded as it is."""
-    kinds: Iterable[str] = getattr(config, "layer_types", None) or ()
-    others = sorted(set(kinds) - {"full_attention"})
-    window = getattr(config, "sliding_window", None)
-    if "sliding_attention" in others or (window is not None and getattr(config, "use_sliding_window", True)):
-        raise ConfigError(f"{name} uses a sliding window (sliding_window = {window}): the torch backend takes full attention only")
-    if others:
-        raise ConfigError(f"{name} has layers of type {', '.join(others)}: the torch backend takes full_attention only")
     rope: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type") in _MOVING_ROPE:
+    by_type = [cast("dict[str, Any]", one) for one in rope.values() if isinstance(one, dict)]
+    moving = [one["rope_type"] for one in (rope, *by_type) if one.get("rope_type") in _MOVING_ROPE]
+    if moving:
         raise ConfigError(
-            f"{name} uses rope_type {rope['rope_type']!r}, whose frequencies follow the sequence length: "
+            f"{name} uses rope_type {moving[0]!r}, whose frequencies follow the sequence length: "
             "the torch backend takes fixed frequencies (default, linear, llama3, yarn)"
         )
-    quantization = getattr(config, "quantization_config", None)
-    if quantization is not None:
+    if getattr(config, "quantization_config", None) is not None:
         raise ConfigError(f"{name} is quantised (quantization_config): the torch backend takes plain weights")
+
+
+def is_plain(model: Any) -> bool:
+    """Whether keys and values are alike in all layers and every layer sees all rows: then a ``RowCache`` holds them."""
+    config = model.config
+    kinds: Iterable[str] = getattr(config, "layer_types", None) or ()
+    window = getattr(config, "sliding_window", None)
+    windowed = window is not None and getattr(config, "use_sliding_window", True)
+    return type(model).__name__ in PLAIN and not (set(kinds) - {"full_attention"}) and not windowed
 
 
 def context_length(config: Any, asked: int | None, name: str, field: str = "context_length") -> int:
@@ -88,10 +102,10 @@ def context_length(config: Any, asked: int | None, name: str, field: str = "cont
     return asked
 
 
-def mtp_layers(config: Any, name: str) -> int | None:
+def mtp_layers(contract: Contract, config: Any, name: str) -> int | None:
     """How many MTP layers the config declares; None where it says nothing."""
-    for key in _COUNTS:
-        count = getattr(config, key, None)
+    for key in contract.count:
+        count: Any = getattr(config, key, None)
         if count is not None:
             if type(count) is not int or count < 0:
                 raise ConfigError(f"{name}: config.json: {key} must be a whole number of at least 0, not {count!r}")
@@ -134,11 +148,13 @@ def whereabouts(model: Any, head: MtpHead | None, name: str) -> tuple[torch.devi
     if head is not None and not head.belongs_to(model):
         raise ConfigError(f"{name}: the head was made for another model")
     parts = [*model.parameters(), *(head.parameters() if head is not None else ())]
-    devices, dtypes = {part.device for part in parts}, {part.dtype for part in parts}
+    devices = {part.device for part in parts}
+    dtype = model.get_input_embeddings().weight.dtype
+    # Some families keep their routers in float32: their embedding says what states they pass on.
+    dtypes = {part.dtype for part in parts} if type(model).__name__ in PLAIN else {dtype}
     if len(devices) > 1 or len(dtypes) > 1:
         spread = ", ".join(sorted(map(str, devices if len(devices) > 1 else dtypes)))
         raise ConfigError(f"{name}: the torch backend takes a model on one device and in one dtype, this one is spread over {spread}")
-    (dtype,) = dtypes
     parse_dtype(dtype)
     return parts[0].device, dtype
 

@@ -1,0 +1,242 @@
+"""Native MTP of the model families: tokens, first drafts, rollback and loading, on tiny checkpoints in each family's own key layout."""
+
+from __future__ import annotations
+
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_families
+import torch
+import transformers
+from attrs import evolve
+from safetensors.torch import load_file, save_file
+from tiny_families import FAMILIES
+from torch_loop import assert_same, decode, draft, forward, greedy, settle, start
+from torch_models import tiny_head, tiny_model
+
+from spanfold.backends.conformance import conform
+from spanfold.backends.torch import ARCHITECTURES, CONTRACTS, MtpHead, TorchRuntime
+from spanfold.backends.torch.loading import load
+from spanfold.engine.errors import ConfigError
+from spanfold.engine.runtime import Settle, Settled
+
+PROMPT = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 97, 93)
+#: What each cache can do, and why.
+ROLLBACK = {
+    "deepseek_v3": "crop",
+    "glm4_moe": "crop",
+    "glm4_moe_lite": "crop",
+    "ernie4_5_moe": "crop",
+    "qwen3_next": "checkpoint",
+    "qwen3_5": "checkpoint",
+    "qwen3_5_moe": "checkpoint",
+    "exaone_moe": "checkpoint",
+    "mimo_v2": "checkpoint",
+}
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("families")
+    return {family: tiny_families.write(family, folder / family) for family in FAMILIES}
+
+
+def reference(folder: Path, attention: str | None = None) -> Any:
+    """The target as transformers loads it."""
+    kind = TorchRuntime.from_pretrained(folder, draft=False)._model  # pyright: ignore[reportPrivateUsage]
+    return getattr(transformers, type(kind).__name__).from_pretrained(folder, attn_implementation=attention).eval()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_tokens_are_those_of_transformers_own_generation(family: str, attention: str, checkpoints: dict[str, Path]) -> None:
+    """Own drafts, wrong drafts and none, past the window: cases 1.1, 1.2, 1.5, 4.1."""
+    if (family, attention) == ("mimo_v2", "sdpa"):
+        pytest.skip("transformers runs this family without sdpa")
+    model = reference(checkpoints[family], attention)
+    expected = greedy(model, PROMPT, 48)
+    assert len(set(expected)) > 8
+    runtime = TorchRuntime.from_pretrained(checkpoints[family], attn_implementation=attention)
+    for width in (0, 1, 2, 3, 5):
+        got = decode(runtime, PROMPT, width, 48)
+        assert_same(model, PROMPT, got.tokens[:48], expected, 1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_number_of_kept_rows_leads_to_the_same_tokens(family: str, checkpoints: dict[str, Path]) -> None:
+    """Case 1.1: after a span of which some drafts were right, and after none, the same follows; the cost is said."""
+    runtime = TorchRuntime.from_pretrained(checkpoints[family])
+    expected = decode(runtime, PROMPT, 0, 30).tokens
+    start(runtime, PROMPT)
+    base, session = len(PROMPT), 0
+    for kept in range(4):
+        right = expected[: kept + 1]
+        wrong = tuple((token + 1) % 128 for token in expected[kept + 1 : 4])
+        rows = forward(runtime, session, base, (*right, *wrong), "all", canonical=False)
+        assert rows.predictions[: kept + 1] == expected[1 : kept + 2]
+        (settled,) = runtime.settle([Settle(session=session, base=base, rows=4, position=base + kept + 1)])
+        assert isinstance(settled, Settled)
+        assert settled.position == base + kept + 1
+        recurrent = "recurrent" in runtime.rollback_note
+        assert settled.replayed_rows == (kept + 1 if recurrent and kept < 3 else 0)
+        base, expected = base + kept + 1, expected[kept + 1 :]
+        view = runtime.view(session)
+        assert view is not None and view.position == base and not view.checkpoint
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_a_cache_can_do_is_measured_and_said(family: str, checkpoints: dict[str, Path]) -> None:
+    runtime = TorchRuntime.from_pretrained(checkpoints[family])
+    assert runtime.info.rollback == ROLLBACK[family]
+    assert bool(runtime.rollback_note) == (runtime.info.rollback != "crop")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_law_11_a_draft_depends_on_the_canonical_tokens_alone(family: str, checkpoints: dict[str, Path]) -> None:
+    runtime = TorchRuntime.from_pretrained(checkpoints[family])
+    tokens = decode(runtime, PROMPT, 0, 24).tokens
+    start(runtime, PROMPT)
+    at, current = len(PROMPT), tokens[0]
+    position = at
+    for kept in (0, 2, 1, 3, 0):
+        proposed = draft(runtime, 0, current, 3)
+        assert draft(runtime, 0, current, 2) == proposed[:2]
+        start(runtime, (*PROMPT, *tokens[: position - at]), session=1)
+        assert draft(runtime, 1, current, 3) == proposed
+        runtime.drop_session(1)
+        span = tokens[position - at : position - at + 4]
+        forward(runtime, 0, position, span, "all", canonical=False)
+        settle(runtime, 0, position, 4, position + kept + 1)
+        position += kept + 1
+        current = tokens[position - at]
+        view = runtime.view(0)
+        assert view is not None and view.head_position is not None and view.head_position <= position
+
+
+@pytest.mark.parametrize("family", ["deepseek_v3", "glm4_moe"])
+def test_the_first_draft_is_that_of_transformers_own_mtp(family: str, checkpoints: dict[str, Path]) -> None:
+    from transformers.cache_utils import MtpCache
+    from transformers.modeling_layers import MtpModel
+
+    model = reference(checkpoints[family])
+    # Their list of MTP keys names the layers of the published sizes.
+    model._keys_to_ignore_on_load_unexpected = [r"model\.layers\.3\..*"]
+    theirs = MtpModel.from_pretrained(model).eval()
+    runtime = TorchRuntime.from_pretrained(checkpoints[family])
+    tokens = decode(runtime, PROMPT, 0, 12).tokens
+    for count in (1, 4, 9):
+        canonical = (*PROMPT, *tokens[:count])
+        start(runtime, canonical[:-1])
+        ids = torch.tensor([canonical])
+        with torch.inference_mode():
+            hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
+            found, _, _ = theirs(
+                input_ids=ids[:, 1:],
+                last_hidden_states=hidden,
+                attention_mask=None,
+                position_ids=torch.arange(1, len(canonical)).unsqueeze(0),
+                mtp_cache=MtpCache(config=model.config.get_mtp_config()),
+            )
+        assert draft(runtime, 0, canonical[-1], 1) == tuple(found[0, :1].tolist())
+        runtime.drop_session(0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_checkpoint_is_loaded_in_shards_without_a_word(family: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    tiny_families.write(family, tmp_path, shards=True)
+    capfd.readouterr()
+    runtime = TorchRuntime.from_pretrained(tmp_path)
+    assert capfd.readouterr().out == ""
+    assert runtime.info.draft is not None and runtime.info.draft.layers == (3 if family == "mimo_v2" else 1)
+    assert TorchRuntime.from_pretrained(tmp_path, draft=False).info.draft is None
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_case_6_1_a_missing_or_foreign_mtp_tensor_is_named(family: str, checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    tensors = load_file(checkpoints[family] / "model.safetensors")
+    (tmp_path / "config.json").write_text((checkpoints[family] / "config.json").read_text())
+    key = next(key for key in sorted(tensors) if key.endswith(("eh_proj.weight", "mtp.fc.weight", "mtp_linear_proj.0.weight")))
+    less = {name: value for name, value in tensors.items() if name != key}
+    save_file(less, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=f"lacks the tensor {key}"):
+        TorchRuntime.from_pretrained(tmp_path)
+    save_file(less | {key: torch.zeros(3, 3)}, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=f"{key} has shape"):
+        TorchRuntime.from_pretrained(tmp_path)
+    foreign = key.rsplit(".", 2)[0] + ".surplus.weight"
+    save_file(tensors | {foreign: torch.zeros(3)}, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match="surplus"):
+        TorchRuntime.from_pretrained(tmp_path)
+
+
+def test_an_unknown_layout_is_an_error_that_lists_the_keys(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    tensors = load_file(checkpoints["qwen3_5"] / "model.safetensors")
+    (tmp_path / "config.json").write_text((checkpoints["qwen3_5"] / "config.json").read_text())
+    renamed = {("draft." + key if key.startswith("mtp.") else key): value for key, value in tensors.items()}
+    save_file(renamed, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=r"layout that is unknown for Qwen3.5; it holds draft\.mtp\..* more"):
+        TorchRuntime.from_pretrained(tmp_path)
+
+
+def test_several_layers_where_one_is_recycled_are_refused() -> None:
+    with pytest.raises(ConfigError, match="one MTP layer, which is recycled"):
+        MtpHead(tiny_model("llama"), layers=2)
+
+
+def test_every_contract_is_complete() -> None:
+    for contract in CONTRACTS:
+        here = {leaf.split(".")[0] for _, leaf in contract.names}
+        assert {"enorm", "hnorm", "eh_proj", "block"} <= here
+        assert ("norm" in here) == contract.final_norm
+        assert not contract.own_head or "head" in here
+        assert contract.source and contract.checkpoints
+        assert all(hasattr(transformers, ARCHITECTURES[one]) for one in contract.architectures)
+
+
+@pytest.mark.parametrize("change", [{"concat": "hidden_first"}, {"recycled": "pre"}, {"position": "hidden"}, {"final_norm": False}])
+def test_each_knob_of_a_contract_changes_the_states(change: dict[str, Any]) -> None:
+    """A shift of all positions alone does not, under rotary positions: it is pinned where the pairs are placed (test_head)."""
+    model = tiny_model("llama")
+    right = tiny_head(model)
+    other = MtpHead(model, evolve(right.contract, **change))
+    other.load_state_dict(right.state_dict(), strict=change != {"final_norm": False})
+    drafts: list[tuple[int, ...]] = []
+    logits: list[torch.Tensor] = []
+    for head in (right, other.eval().requires_grad_(False)):
+        runtime = TorchRuntime(model, head=head, modules=True)
+        start(runtime, (3, 1, 4, 1, 5))
+        drafting: Any = runtime._drafting  # pyright: ignore[reportPrivateUsage]
+        original, seen = drafting.scores, list[torch.Tensor]()
+
+        def noted(state: torch.Tensor, layer: int = 0, original: Any = original, seen: Any = seen) -> torch.Tensor:
+            seen.append(original(state, layer))
+            return seen[-1]
+
+        drafting.scores = noted
+        drafts.append(draft(runtime, 0, 9, 4))
+        logits.append(torch.cat(seen))
+    same = bool(torch.allclose(logits[0], logits[1], atol=1e-4))
+    assert same == ("position" in change)
+
+
+def _kit(family: str) -> type:
+    @cache
+    def loaded() -> Any:
+        with tempfile.TemporaryDirectory() as folder:
+            made = tiny_families.write(family, Path(folder))
+            return load(made, device="cpu", dtype="float32", attn_implementation=None, draft=True, revision=None)
+
+    def make() -> TorchRuntime:
+        return TorchRuntime(loaded().model, head=loaded().head, name=f"tiny {family}")
+
+    return conform(make, margin=1e-3, rounds=4, examples=2)
+
+
+# The conformance kit on one model of each kind of cache: latent rows, sliding windows, recurrent states, a chain of windowed layers.
+TestLatent = _kit("deepseek_v3")
+TestWindowed = _kit("exaone_moe")
+TestRecurrent = _kit("qwen3_5")
+TestChained = _kit("mimo_v2")
