@@ -1,273 +1,193 @@
-"""Tiny checkpoints of the model families with native MTP layers, randomly initialised, in the key layout of the public ones.
+"""Tiny checkpoints of every family, under the names of its public checkpoints; ``tiny_layouts`` has the names.
 
-The names of the MTP tensors are written out here, independently of the contracts of the backend. The block's own tensors are those that
-transformers saves for a layer of that kind, under the family's prefix.
+Weights are such that a wrong convention shows: norms away from one, biases and router corrections away from zero, decays slow enough
+that a recurrent state remembers its past, logits spread so that greedy text varies and near ties are rare. A tensor's values depend
+on the seed, its name and its shape alone.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import tempfile
-from collections.abc import Callable
+import zlib
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from attrs import field, frozen
 from safetensors.torch import load_file, save_file
+from tiny_layout import Layout
+from tiny_layouts import LAYOUTS
+from torch import Tensor
 
-__all__ = ["FAMILIES", "write"]
+__all__ = ["FAMILIES", "class_of", "mtp_keys", "write"]
 
-VOCABULARY = 128
-_COMMON: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "bos_token_id": 1,
-    "eos_token_id": None,
-    "pad_token_id": None,
-    "tie_word_embeddings": False,
-}
-_MLA: dict[str, Any] = {
-    "num_key_value_heads": 4,
-    "q_lora_rank": 16,
-    "kv_lora_rank": 16,
-    "qk_nope_head_dim": 8,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 8,
-}
-_EXPERTS: dict[str, Any] = {"intermediate_size": 48, "moe_intermediate_size": 16, "num_experts_per_tok": 2}
-_ROUTED: dict[str, Any] = {"n_routed_experts": 4, "n_group": 2, "topk_group": 1, "n_shared_experts": 1, "first_k_dense_replace": 1}
-_LINEAR: dict[str, Any] = {
-    "head_dim": 16,
-    "linear_num_value_heads": 4,
-    "linear_num_key_heads": 2,
-    "linear_key_head_dim": 8,
-    "linear_value_head_dim": 8,
-    "linear_conv_kernel_dim": 4,
-    "num_hidden_layers": 4,
-    "layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention"],
-}
+FAMILIES: tuple[str, ...] = tuple(LAYOUTS)
+
+_LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
+_EXPERT = re.compile(r"(.*\.mlp\.experts)\.(\d+)\.(gate|up|down)_proj\.weight")
 
 
-@frozen
-class _Family:
-    """How to make one.
+def write(family: str, folder: Path, *, seed: int = 0, shards: bool = False, fused: bool = False, **changes: Any) -> Path:
+    """Write config.json and the tensors of a tiny checkpoint into ``folder``, which is made.
 
-    Attributes:
-        config, model: names of transformers' classes.
-        values: of the config.
-        joint: checkpoint name of each tensor beside the block: ``{i}`` the layer, ``{n}`` its number behind the target's.
-        block: checkpoint prefix of the block's tensors.
-        count: the config's field for the number of MTP layers; None: it has none.
-        layers: how many.
-        extra: changes of the config for the model whose last layer is the MTP layer's block.
-        rename: of the block's names, behind the prefix.
-        centred: norms are stored around zero.
+    Args:
+        family: one of ``FAMILIES``.
+        folder: where; files of that name there are replaced.
+        seed: of all values.
+        shards: two files and an index; the MTP tensors lie in the second, alone.
+        fused: gated experts as one tensor for all (``experts.gate_up_proj``, ``experts.down_proj``), as Qwen3.5's bf16 files have them.
+        changes: of fields of the target's text config. Those that the layers are laid out by cannot be changed.
+
+    Returns:
+        ``folder``.
     """
-
-    config: str
-    model: str
-    values: dict[str, Any]
-    joint: dict[str, str]
-    block: str
-    count: str | None = "num_nextn_predict_layers"
-    layers: int = 1
-    extra: dict[str, Any] = field(factory=dict)
-    rename: Callable[[str], str | None] = str
-    centred: bool = False
-
-
-_DEEPSEEK = {
-    "enorm": "model.layers.{n}.enorm.weight",
-    "hnorm": "model.layers.{n}.hnorm.weight",
-    "eh_proj": "model.layers.{n}.eh_proj.weight",
-    "norm": "model.layers.{n}.shared_head.norm.weight",
-}
-_QWEN = {
-    "enorm": "mtp.pre_fc_norm_embedding.weight",
-    "hnorm": "mtp.pre_fc_norm_hidden.weight",
-    "eh_proj": "mtp.fc.weight",
-    "norm": "mtp.norm.weight",
-}
-_MIMO = {
-    "enorm": "model.mtp.layers.{i}.enorm.weight",
-    "hnorm": "model.mtp.layers.{i}.hnorm.weight",
-    "eh_proj": "model.mtp.layers.{i}.eh_proj.weight",
-    "norm": "model.mtp.layers.{i}.final_layernorm.weight",
-}
-_ERNIE = {
-    "enorm": "model.mtp_emb_norm.{i}.weight",
-    "hnorm": "model.mtp_hidden_norm.{i}.weight",
-    "eh_proj": "model.mtp_linear_proj.{i}.weight",
-}
-
-_MADE: dict[str, _Family] = {
-    "deepseek_v3": _Family("DeepseekV3Config", "DeepseekV3ForCausalLM", _MLA | _EXPERTS | _ROUTED, _DEEPSEEK, "model.layers.{n}."),
-    "glm4_moe": _Family(
-        "Glm4MoeConfig",
-        "Glm4MoeForCausalLM",
-        _EXPERTS | _ROUTED | {"head_dim": 16, "use_qk_norm": True, "partial_rotary_factor": 0.5},
-        _DEEPSEEK,
-        "model.layers.{n}.",
-    ),
-    "glm4_moe_lite": _Family(
-        "Glm4MoeLiteConfig",
-        "Glm4MoeLiteForCausalLM",
-        _MLA | _EXPERTS | {"n_routed_experts": 4, "n_group": 1, "topk_group": 1, "n_shared_experts": 1, "mlp_layer_types": None},
-        _DEEPSEEK,
-        "model.layers.{n}.",
-    ),
-    "qwen3_next": _Family(
-        "Qwen3NextConfig",
-        "Qwen3NextForCausalLM",
-        _EXPERTS | _LINEAR | {"num_experts": 4, "shared_expert_intermediate_size": 16},
-        _QWEN,
-        "mtp.layers.0.",
-        count=None,
-        centred=True,
-    ),
-    "qwen3_5": _Family(
-        "Qwen3_5TextConfig",
-        "Qwen3_5ForCausalLM",
-        _LINEAR | {"intermediate_size": 48},
-        _QWEN,
-        "mtp.layers.0.",
-        count="mtp_num_hidden_layers",
-        centred=True,
-    ),
-    "qwen3_5_moe": _Family(
-        "Qwen3_5MoeTextConfig",
-        "Qwen3_5MoeForCausalLM",
-        _EXPERTS | _LINEAR | {"num_experts": 4, "shared_expert_intermediate_size": 16},
-        _QWEN,
-        "mtp.layers.0.",
-        count="mtp_num_hidden_layers",
-        centred=True,
-    ),
-    "exaone_moe": _Family(
-        "ExaoneMoeConfig",
-        "ExaoneMoeForCausalLM",
-        _EXPERTS
-        | {
-            "head_dim": 16,
-            "num_experts": 4,
-            "num_shared_experts": 1,
-            "n_group": 1,
-            "topk_group": 1,
-            "sliding_window": 8,
-            "num_hidden_layers": 4,
-            "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"],
-            "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
-        },
-        _QWEN,
-        "mtp.layers.0.",
-    ),
-    "mimo_v2": _Family(
-        "MiMoV2FlashConfig",
-        "MiMoV2FlashForCausalLM",
-        _EXPERTS
-        | {
-            "head_dim": 16,
-            "v_head_dim": 8,
-            "n_routed_experts": 4,
-            "n_group": 1,
-            "topk_group": 1,
-            "sliding_window": 8,
-            "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
-            "mlp_layer_types": ["dense", "sparse", "sparse"],
-        },
-        _MIMO,
-        "model.mtp.layers.{i}.",
-        layers=3,
-        extra={
-            "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "sliding_attention"],
-            "mlp_layer_types": ["dense", "sparse", "sparse", "dense"],
-        },
-        rename=lambda name: name.replace("post_attention_layernorm.", "pre_mlp_layernorm."),
-    ),
-    "ernie4_5_moe": _Family(
-        "Ernie4_5_MoeConfig",
-        "Ernie4_5_MoeForCausalLM",
-        {
-            "intermediate_size": 48,
-            "moe_intermediate_size": 16,
-            "moe_num_experts": 4,
-            "moe_k": 2,
-            "moe_num_shared_experts": 1,
-            "moe_layer_start_index": 1,
-            "moe_layer_end_index": 2,
-        },
-        _ERNIE,
-        "model.mtp_block.{i}.",
-    ),
-}
-FAMILIES = tuple(_MADE)
-
-
-def write(family: str, folder: Path, *, seed: int = 0, shards: bool = False, **changes: Any) -> Path:
-    """Save a complete checkpoint. ``shards``: the MTP tensors in a file of their own, named by an index; ``changes``: of the config."""
-    made = _MADE[family]
-    values = {key: value for key, value in (_COMMON | made.values | changes).items() if value is not None or key.endswith("token_id")}
-    config = getattr(transformers, made.config)(**values)
-    hidden_layers = config.num_hidden_layers
-    target = _saved(made, config, seed)
-    head: dict[str, torch.Tensor] = {}
-    longer = {key: (value + value[-1:] if isinstance(value, list) else value) for key, value in values.items()}
-    deeper = getattr(transformers, made.config)(**(longer | {"num_hidden_layers": hidden_layers + 1} | made.extra))
-    for layer in range(made.layers):
-        block = _saved(made, deeper, seed + 1 + layer)
-        prefix = f"model.layers.{hidden_layers}."
-        for key, value in block.items():
-            name = made.rename(key.removeprefix(prefix)) if key.startswith(prefix) else None
-            if name is not None:
-                head[made.block.format(i=layer, n=hidden_layers + layer) + name] = value
-        generator = torch.Generator().manual_seed(seed + 100 + layer)
-        for part, key in made.joint.items():
-            shape = (32, 64) if part == "eh_proj" else (32,)
-            noise = torch.randn(shape, generator=generator)
-            centre = 0.0 if made.centred else 1.0
-            head[key.format(i=layer, n=hidden_layers + layer)] = 0.25 * noise if part == "eh_proj" else centre + 0.3 * noise
+    layout = LAYOUTS[family]
+    fixed = sorted(changes.keys() & (layout.grown.keys() | layout.declared.keys()))
+    if fixed:
+        raise ValueError(f"{family}: {', '.join(fixed)} cannot be changed here: the layers are laid out by it")
     folder.mkdir(parents=True, exist_ok=True)
-    saved = config.to_dict() | {"architectures": [made.model], "dtype": "float32"}
-    if made.count is not None:
-        saved[made.count] = made.layers
-        saved.pop("num_mtp_layers", None)
-    (folder / "config.json").write_text(json.dumps(saved))
-    parts = {"model-00001-of-00002.safetensors": target, "model-00002-of-00002.safetensors": head}
+    target, mtp = _tensors(layout, seed, changes)
+    if fused:
+        target, mtp = _fused(target), _fused(mtp)
+    # Sorted: transformers fills some of its dicts from sets, in an order that differs from process to process.
+    (folder / "config.json").write_text(json.dumps(_config(layout, changes), indent=1, sort_keys=True))
     if not shards:
-        parts = {"model.safetensors": target | head}
+        save_file(target | mtp, folder / "model.safetensors", metadata={"format": "pt"})
+        return folder
+    parts = {"model-00001-of-00002.safetensors": target, "model-00002-of-00002.safetensors": mtp}
     for name, part in parts.items():
         save_file(part, folder / name, metadata={"format": "pt"})
-    if shards:
-        index = {key: name for name, part in parts.items() for key in part}
-        (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+    index = {key: name for name, part in parts.items() for key in part}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}, indent=1))
     return folder
 
 
-def _saved(made: _Family, config: Any, seed: int) -> dict[str, torch.Tensor]:
-    """A random model's tensors by the names that transformers saves them under."""
-    torch.manual_seed(seed)
-    model = getattr(transformers, made.model)(config).eval()
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in [*model.named_parameters(), *model.named_buffers()]:
-            if "inv_freq" in name or not parameter.is_floating_point():
-                continue
-            noise = torch.randn(parameter.shape, generator=generator)
-            if "embed_tokens" in name:
-                parameter.copy_(noise)
-            elif parameter.ndim == 1 and "norm" in name:
-                centre = 0.0 if made.centred and "linear_attn" not in name else 1.0
-                parameter.copy_(centre + 0.3 * noise)
-            elif "A_log" in name or "dt_bias" in name:
-                parameter.copy_(0.5 * noise)
-            else:
-                parameter.copy_(0.25 * noise)
+def mtp_keys(family: str) -> frozenset[str]:
+    """The names of a family's MTP tensors in the file that ``write`` makes by default."""
+    return frozenset(_tensors(LAYOUTS[family], 0, {})[1])
+
+
+def class_of(family: str) -> Any:
+    """transformers' class that loads a family's text."""
+    return getattr(transformers, LAYOUTS[family].model)
+
+
+def _config(layout: Layout, changes: dict[str, Any]) -> dict[str, Any]:
+    text = _made(layout, changes).to_dict()
+    for name in layout.hidden:
+        text.pop(name, None)
+    text |= layout.declared
+    name = layout.whole[1] if layout.whole else layout.model
+    said = {"architectures": [name], "dtype": "float32"}
+    if layout.whole is None:
+        return text | said
+    return _whole(layout, text).to_dict() | said | {"text_config": text}
+
+
+def _made(layout: Layout, changes: dict[str, Any]) -> Any:
+    return getattr(transformers, layout.config)(**(layout.values | changes))
+
+
+def _whole(layout: Layout, text: dict[str, Any]) -> Any:
+    assert layout.whole is not None
+    tied = {"tie_word_embeddings": text["tie_word_embeddings"]}
+    return getattr(transformers, layout.whole[0])(text_config=dict(text), vision_config=dict(layout.whole[2]), **tied)
+
+
+def _tensors(layout: Layout, seed: int, changes: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The target's tensors and those of the MTP layers, by their names on disk."""
+    saved = _shapes(layout, changes)
+    last = max(int(found[1]) for key in saved if (found := _LAYER.search(key)))
+    added = {last, last - 1} if any("{before}" in key for key, _ in layout.block) else {last}
+    target: dict[str, Tensor] = {}
+    block: dict[str, torch.Size] = {}
+    for key, shape in saved.items():
+        found = _LAYER.search(key)
+        if found is None or int(found[1]) not in added:
+            target[key] = _values(key, shape, layout, seed)
+        else:
+            block[key] = shape
+    mtp: dict[str, Tensor] = {}
+    for i in range(layout.layers):
+        where = {"i": i, "n": min(added) + i, "last": last, "before": last - 1}
+        for key, shape in block.items():
+            renamed = _renamed(key, layout, where)
+            if renamed is not None:
+                mtp[renamed] = _values(renamed, shape, layout, seed)
+        for template, what in layout.parts:
+            key = template.format(**where)
+            mtp[key] = _part(key, what, target, layout, seed)
+    return target, mtp
+
+
+def _shapes(layout: Layout, changes: dict[str, Any]) -> dict[str, torch.Size]:
+    """Names on disk and shapes of the target with the MTP block as one more layer."""
+    config = _made(layout, changes | layout.grown)
+    if layout.whole is not None:
+        config = _whole(layout, config.to_dict())
+    model = getattr(transformers, layout.model if layout.whole is None else layout.whole[1])(config)
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
-        return load_file(Path(folder) / "model.safetensors")
+        return {key: value.shape for key, value in load_file(Path(folder) / "model.safetensors").items()}
+
+
+def _renamed(key: str, layout: Layout, where: dict[str, int]) -> str | None:
+    for before, after in layout.block:
+        beginning = before.format(**where)
+        if key.startswith(beginning):
+            return after.format(**where) + key.removeprefix(beginning)
+    return None
+
+
+def _part(key: str, what: str, target: dict[str, Tensor], layout: Layout, seed: int) -> Tensor:
+    embedding = next(value for name, value in target.items() if name.endswith(("embed_tokens.weight", "embeddings.weight")))
+    vocabulary, hidden = embedding.shape
+    if what == "embedding":
+        return embedding.clone()
+    if what == "head":
+        return target.get("lm_head.weight", embedding).clone()
+    shapes = {"norm": (hidden,), "projection": (hidden, 2 * hidden), "own head": (vocabulary, hidden)}
+    return _values(key, torch.Size(shapes[what]), layout, seed)
+
+
+def _values(key: str, shape: torch.Size, layout: Layout, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {key}".encode()))
+    normal, uniform = torch.randn(shape, generator=generator), torch.rand(shape, generator=generator)
+    leaf = key.rsplit(".", 2)[-2:]
+    if key.endswith("A_log"):
+        return (0.02 + 0.2 * uniform).log()
+    if key.endswith("mixer.D"):
+        return 0.5 + uniform
+    if key.endswith(("e_score_correction_bias", "router_bias")):
+        return 0.2 * normal
+    if key.endswith(("bias", "sinks")):  # of projections, of convolutions, dt_bias, attention_sink_bias
+        return 0.3 * normal
+    if len(shape) == 1:
+        gated = "linear_attn." in key  # Qwen's gated norm is stored as it is
+        return uniform - 0.5 if layout.around_zero and not gated else uniform + 0.5
+    if leaf[0] in ("embed_tokens", "embeddings"):
+        # Small where it is the output matrix too: else a token's largest score would be its own.
+        return 0.12 * normal if layout.values["tie_word_embeddings"] else normal
+    if leaf[0] in ("lm_head", "output"):
+        return 0.5 * normal
+    if "conv1d" in key:
+        return 0.5 * normal
+    return 1.8 * normal / shape[-1] ** 0.5
+
+
+def _fused(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    kept: dict[str, Tensor] = {}
+    experts: dict[str, dict[tuple[str, int], Tensor]] = {}
+    for key, value in tensors.items():
+        found = _EXPERT.fullmatch(key)
+        if found is None:
+            kept[key] = value
+        else:
+            experts.setdefault(found[1], {})[found[3], int(found[2])] = value
+    for prefix, of in experts.items():
+        stacks = {kind: torch.stack([of[kind, e] for e in range(len(of) // 3)]) for kind in ("gate", "up", "down")}
+        kept[f"{prefix}.gate_up_proj"] = torch.cat([stacks["gate"], stacks["up"]], dim=1)
+        kept[f"{prefix}.down_proj"] = stacks["down"]
+    return kept
