@@ -24,7 +24,7 @@ _MASKS: Final = {"full_attention": create_causal_mask, "sliding_attention": crea
 
 
 class MtpLayer(nn.Module):
-    """One MTP layer: ``enorm``, ``hnorm``, ``eh_proj``, ``block``, and ``norm``, ``head``, ``embed_tokens`` where the contract has them.
+    """One MTP layer: ``enorm``, ``hnorm``, ``eh_proj``, ``block``, and ``norm``, ``head`` where the contract has them.
 
     Args:
         model: the target.
@@ -48,8 +48,6 @@ class MtpLayer(nn.Module):
         self.norm: nn.Module | None = norm(size, eps=eps) if contract.final_norm else None
         if contract.own_head:
             self.head = nn.Linear(size, output.weight.shape[0], bias=False)
-        if contract.own_embedding:
-            self.embed_tokens = nn.Embedding(*model.get_input_embeddings().weight.shape)
 
 
 class MtpHead(nn.Module):
@@ -100,10 +98,9 @@ class MtpHead(nn.Module):
         self.requires_grad_(False)
         self.eval()
 
-    def embed(self, ids: Tensor, index: int = 0) -> Tensor:
-        """Ids ``[1, rows]`` -> ``[1, rows, hidden]``, by the layer's own embedding or the target's."""
-        own = self._layer(index)
-        return own.embed_tokens(ids) if self.contract.own_embedding else self._shared[0].get_input_embeddings()(ids)
+    def embed(self, ids: Tensor) -> Tensor:
+        """The target's embedding: ids ``[1, rows]`` -> ``[1, rows, hidden]``."""
+        return self._shared[0].get_input_embeddings()(ids)
 
     def output(self, index: int = 0) -> nn.Linear:
         """The matrix that scores the states of a layer: its own or the target's."""
@@ -132,7 +129,7 @@ class MtpHead(nn.Module):
             states, ``[1, rows, hidden]``.
         """
         layer, contract = self._layer(index), self.contract
-        embedded, fed = layer.enorm(self.embed(ids, index)), layer.hnorm(hidden)
+        embedded, fed = layer.enorm(self.embed(ids)), layer.hnorm(hidden)
         joined = torch.cat([embedded, fed] if contract.concat == "embedding_first" else [fed, embedded], dim=-1)
         projected = layer.eh_proj(joined)
         out = self._block(layer.block, projected, positions, cache, index)

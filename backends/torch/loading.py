@@ -223,7 +223,8 @@ def _head(target: Any, contract: Contract, layers: int, found: Mapping[str, tupl
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        head = MtpHead(target, contract, layers)
+        with torch.device("meta"):  # nothing is made up: every tensor comes from the checkpoint
+            head = MtpHead(target, contract, layers)
     finally:
         torch.set_default_dtype(before)
     shapes = {leaf: tuple(value.shape) for leaf, value in head.state_dict().items()}
@@ -273,7 +274,7 @@ def _tensors(found: Mapping[str, tuple[str, Path]], layers: int, name: str) -> G
 def _copied(leaf: str, contract: Contract) -> str | None:
     """Which of the target's modules a tensor is a copy of, unless the contract gives the layer its own."""
     part = leaf.split(".", 2)[2]
-    if part == "embed_tokens.weight" and not contract.own_embedding:
+    if part == "embed_tokens.weight":
         return "model.embed_tokens"
     return "lm_head" if part == "head.weight" and not contract.own_head else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -12,6 +13,7 @@ import tiny_families
 import torch
 import transformers
 from attrs import evolve
+from plain_mtp import head_logits
 from safetensors.torch import load_file, save_file
 from tiny_families import FAMILIES
 from torch_loop import assert_same, decode, draft, forward, greedy, settle, start
@@ -20,22 +22,15 @@ from torch_models import tiny_head, tiny_model
 from spanfold.backends.conformance import conform
 from spanfold.backends.torch import ARCHITECTURES, CONTRACTS, MtpHead, TorchRuntime
 from spanfold.backends.torch.loading import load
+from spanfold.backends.torch.model_cache import ModelCache
 from spanfold.engine.errors import ConfigError
 from spanfold.engine.runtime import Settle, Settled
 
 PROMPT = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 97, 93)
-#: What each cache can do, and why.
-ROLLBACK = {
-    "deepseek_v3": "crop",
-    "glm4_moe": "crop",
-    "glm4_moe_lite": "crop",
-    "ernie4_5_moe": "crop",
-    "qwen3_next": "checkpoint",
-    "qwen3_5": "checkpoint",
-    "qwen3_5_moe": "checkpoint",
-    "exaone_moe": "checkpoint",
-    "mimo_v2": "checkpoint",
-}
+#: What each cache can do.
+_LIMITED = ("qwen3_next", "qwen3_5", "qwen3_5_moe", "nemotron_h", "exaone_moe", "mimo_v2", "step3p5")
+ROLLBACK = {family: "checkpoint" if family in _LIMITED else "crop" for family in FAMILIES}
+CHAINED = ("mimo_v2", "step3p5")
 
 
 @pytest.fixture(scope="module")
@@ -44,10 +39,9 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {family: tiny_families.write(family, folder / family) for family in FAMILIES}
 
 
-def reference(folder: Path, attention: str | None = None) -> Any:
+def reference(family: str, folder: Path, attention: str | None = None) -> Any:
     """The target as transformers loads it."""
-    kind = TorchRuntime.from_pretrained(folder, draft=False)._model  # pyright: ignore[reportPrivateUsage]
-    return getattr(transformers, type(kind).__name__).from_pretrained(folder, attn_implementation=attention).eval()
+    return tiny_families.class_of(family).from_pretrained(folder, attn_implementation=attention).eval()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -56,7 +50,7 @@ def test_tokens_are_those_of_transformers_own_generation(family: str, attention:
     """Own drafts, wrong drafts and none, past the window: cases 1.1, 1.2, 1.5, 4.1."""
     if (family, attention) == ("mimo_v2", "sdpa"):
         pytest.skip("transformers runs this family without sdpa")
-    model = reference(checkpoints[family], attention)
+    model = reference(family, checkpoints[family], attention)
     expected = greedy(model, PROMPT, 48)
     assert len(set(expected)) > 8
     runtime = TorchRuntime.from_pretrained(checkpoints[family], attn_implementation=attention)
@@ -116,14 +110,46 @@ def test_law_11_a_draft_depends_on_the_canonical_tokens_alone(family: str, check
         assert view is not None and view.head_position is not None and view.head_position <= position
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_head_logits_equal_the_plain_formulation(family: str, checkpoints: dict[str, Path]) -> None:
+    """Every step of a draft, recycled and chained, after a prompt and after a partly accepted span: cases 6.3, 6.4, 6.6, 6.9."""
+    runtime = TorchRuntime.from_pretrained(checkpoints[family], modules=True)
+    tensors = load_file(checkpoints[family] / "model.safetensors")
+    config = runtime._config  # pyright: ignore[reportPrivateUsage]
+    drafting: Any = runtime._drafting  # pyright: ignore[reportPrivateUsage]
+    target: Any = runtime._target  # pyright: ignore[reportPrivateUsage]
+    original, seen = drafting.scores, list[torch.Tensor]()
+
+    def noted(state: torch.Tensor, layer: int = 0) -> torch.Tensor:
+        seen.append(original(state, layer))
+        return seen[-1]
+
+    drafting.scores = noted
+    tokens = decode(runtime, PROMPT, 0, 12).tokens
+    start(runtime, PROMPT)
+    for count in (1, 3):
+        canonical = (*PROMPT, *tokens[:count])
+        seen.clear()
+        drafted = draft(runtime, 0, canonical[-1], 5)
+        cache = ModelCache(config)
+        with torch.inference_mode():
+            _, fed = target.run(canonical[:-1], 0, cache)
+        expected = head_logits(family, tensors, config, canonical, fed, 5)
+        for step, (got, wanted) in enumerate(zip(seen, expected, strict=True)):
+            torch.testing.assert_close(got[-1].double(), wanted[-1].double(), rtol=1e-3, atol=1e-3, msg=lambda m, s=step: f"step {s}: {m}")
+        assert drafted == tuple(int(one[-1].argmax()) for one in expected)
+        forward(runtime, 0, len(canonical) - 1, (*tokens[count - 1 : count + 1], 5, 6), "all", canonical=False)
+        settle(runtime, 0, len(canonical) - 1, 4, len(canonical) + 1)
+
+
 @pytest.mark.parametrize("family", ["deepseek_v3", "glm4_moe"])
 def test_the_first_draft_is_that_of_transformers_own_mtp(family: str, checkpoints: dict[str, Path]) -> None:
     from transformers.cache_utils import MtpCache
     from transformers.modeling_layers import MtpModel
 
-    model = reference(checkpoints[family])
+    model = reference(family, checkpoints[family])
     # Their list of MTP keys names the layers of the published sizes.
-    model._keys_to_ignore_on_load_unexpected = [r"model\.layers\.3\..*"]
+    model._keys_to_ignore_on_load_unexpected = [r"model\.layers\.2\..*"]
     theirs = MtpModel.from_pretrained(model).eval()
     runtime = TorchRuntime.from_pretrained(checkpoints[family])
     tokens = decode(runtime, PROMPT, 0, 12).tokens
@@ -150,7 +176,7 @@ def test_a_checkpoint_is_loaded_in_shards_without_a_word(family: str, tmp_path: 
     capfd.readouterr()
     runtime = TorchRuntime.from_pretrained(tmp_path)
     assert capfd.readouterr().out == ""
-    assert runtime.info.draft is not None and runtime.info.draft.layers == (3 if family == "mimo_v2" else 1)
+    assert runtime.info.draft is not None and runtime.info.draft.layers == (3 if family in CHAINED else 1)
     assert TorchRuntime.from_pretrained(tmp_path, draft=False).info.draft is None
 
 
@@ -172,12 +198,36 @@ def test_case_6_1_a_missing_or_foreign_mtp_tensor_is_named(family: str, checkpoi
         TorchRuntime.from_pretrained(tmp_path)
 
 
+@pytest.mark.parametrize("family", ["deepseek_v3", "qwen3_5_moe", "nemotron_h"])
+def test_case_6_1_a_missing_expert_is_an_error(family: str, checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    """Experts are stored one by one and loaded as one tensor: one that lacks would make the others another's."""
+    tensors = load_file(checkpoints[family] / "model.safetensors")
+    (tmp_path / "config.json").write_text((checkpoints[family] / "config.json").read_text())
+    mtp = tiny_families.mtp_keys(family)
+    key = next(key for key in sorted(mtp) if "experts.1." in key and "up_proj" in key)
+    del tensors[key]
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match="MTP layer"):
+        TorchRuntime.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_norm_offset_is_what_the_targets_norm_adds(family: str, checkpoints: dict[str, Path]) -> None:
+    runtime = TorchRuntime.from_pretrained(checkpoints[family])
+    head: Any = runtime._head  # pyright: ignore[reportPrivateUsage]
+    norm = copy.deepcopy(head.layers[0].enorm)
+    with torch.no_grad():
+        norm.weight.zero_()
+        out = norm(torch.ones(1, norm.weight.shape[0]))
+    torch.testing.assert_close(out, torch.full_like(out, float(head.contract.norm_offset)), rtol=1e-3, atol=1e-3)
+
+
 def test_an_unknown_layout_is_an_error_that_lists_the_keys(checkpoints: dict[str, Path], tmp_path: Path) -> None:
     tensors = load_file(checkpoints["qwen3_5"] / "model.safetensors")
     (tmp_path / "config.json").write_text((checkpoints["qwen3_5"] / "config.json").read_text())
     renamed = {("draft." + key if key.startswith("mtp.") else key): value for key, value in tensors.items()}
     save_file(renamed, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ConfigError, match=r"layout that is unknown for Qwen3.5; it holds draft\.mtp\..* more"):
+    with pytest.raises(ConfigError, match=r"layout that is unknown for Qwen3-Next and Qwen3.5; it holds draft\.mtp\..* more"):
         TorchRuntime.from_pretrained(tmp_path)
 
 

@@ -1,6 +1,6 @@
 """The MTP contracts of the model families, one module each. A new family is a module like these and a line here.
 
-Docs: docs/reference/model-families.md (what is supported), docs/how-to/add-a-model-family.md.
+What is supported, and how to add a family: docs/reference/model-families.md.
 """
 
 from __future__ import annotations
@@ -12,19 +12,25 @@ from ....engine.errors import ConfigError
 from .contract import Contract, locate
 from .deepseek import DEEPSEEK
 from .ernie import ERNIE
+from .exaone import EXAONE_MOE
+from .longcat import LONGCAT
 from .mimo import MIMO_V2
-from .qwen import EXAONE_MOE, QWEN3_5, QWEN3_NEXT
+from .nemotron import NEMOTRON_H
+from .qwen import QWEN
+from .step import STEP
 
 __all__ = ["ARCHITECTURES", "CONTRACTS", "PLAIN", "Contract", "contract_of", "contract_for", "locate"]
 
 #: In the order in which they are tried for a checkpoint.
 CONTRACTS: Final[tuple[Contract, ...]] = (
     DEEPSEEK,
-    QWEN3_NEXT,
-    QWEN3_5,
+    QWEN,
     EXAONE_MOE,
     MIMO_V2,
     ERNIE,
+    LONGCAT,
+    NEMOTRON_H,
+    STEP,
 )
 #: Classes of transformers that the decode path of this package runs: dense, full attention, keys and values alike in all layers.
 PLAIN: Final = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")

@@ -13,16 +13,17 @@ The common form, from which the fields deviate. ``E`` is the embedding, ``h_p`` 
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from attrs import field, frozen
+from attrs import frozen
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Contract", "Names", "Stage", "locate"]
+__all__ = ["Contract", "Names", "Stage", "blocks", "locate"]
 
 #: Of a hidden state: after the final norm, or before it.
 Stage: TypeAlias = Literal["post", "pre"]
@@ -30,8 +31,21 @@ Stage: TypeAlias = Literal["post", "pre"]
 Names: TypeAlias = tuple[tuple[str, str], ...]
 
 
-def _same(config: Any, layers: int) -> Any:
-    return config
+def blocks(**fields: Any) -> Callable[[Any, int], Any]:
+    """A ``layer_config``: a copy of the target's config in which every block is of one kind.
+
+    A name becomes a list of it, one per layer; any other value is set as it is. What the config does not have stays away.
+    """
+
+    def build(config: Any, layers: int) -> Any:
+        made = copy.deepcopy(config)
+        made.num_hidden_layers = layers
+        for field, value in fields.items():
+            if hasattr(made, field):
+                setattr(made, field, [value] * layers if isinstance(value, str) else value)
+        return made
+
+    return build
 
 
 @frozen(kw_only=True)
@@ -46,8 +60,8 @@ class Contract:
         source: where the contract was read.
         norm: the attribute of the target's decoder that is its final norm.
         names: checkpoint keys and what they are here. In a key ``{n}`` stands for ``num_hidden_layers + i`` and ``{i}`` for i, the index
-            of the MTP layer. Here: ``enorm.``, ``hnorm.``, ``eh_proj.``, ``norm.``, ``block.``, and ``head.``, ``embed_tokens.`` for a
-            layer's own or for copies of the target's.
+            of the MTP layer. Here: ``enorm.``, ``hnorm.``, ``eh_proj.``, ``norm.``, ``block.``, and ``head.`` for a layer's own
+            or a copy of the target's, ``embed_tokens.`` for a copy.
         count: the config's fields that may say how many MTP layers there are; the first that is there does.
         concat: which side comes first in the input of ``eh_proj``.
         fed: which hidden state of the target the first layer is given.
@@ -57,7 +71,6 @@ class Contract:
         chain: ``recycle``: one layer drafts every token. ``layers``: layer i drafts the token i + 1 from (z of layer i - 1 at row p,
             E[x_{p+1+i}]) at a position id higher by i; the last one is recycled beyond their number.
         own_head: each layer scores by an output matrix of its own.
-        own_embedding: each layer embeds by a matrix of its own.
         norm_offset: what a norm adds to the weight in the file. The target's own norm class does; stated for the second formulation.
         layer_config: (the target's text config, number of MTP layers) -> the config that the blocks are built with, by index from 0.
         block: (target, that config, i) -> the decoder layer, where it is not ``type(target.layers[-1])(config, i)``.
@@ -79,9 +92,8 @@ class Contract:
     final_norm: bool = True
     chain: Literal["recycle", "layers"] = "recycle"
     own_head: bool = False
-    own_embedding: bool = False
     norm_offset: Literal[0, 1] = 0
-    layer_config: Callable[[Any, int], Any] = field(default=_same)
+    layer_config: Callable[[Any, int], Any]
     block: Callable[[Any, Any, int], nn.Module] | None = None
     rotary_by_type: bool = False
 

@@ -5,20 +5,11 @@ No norm follows the block: its output is recycled and scored as it is. The block
 
 from __future__ import annotations
 
-import copy
-from typing import Any, Final
+from typing import Final
 
-from .contract import Contract
+from .contract import Contract, blocks
 
 __all__ = ["ERNIE"]
-
-
-def _dense(config: Any, layers: int) -> Any:
-    made = copy.deepcopy(config)
-    made.num_hidden_layers = layers
-    made.moe_layer_start_index = layers + 1
-    return made
-
 
 ERNIE: Final = Contract(
     name="ERNIE-4.5",
@@ -34,5 +25,5 @@ ERNIE: Final = Contract(
     ),
     count=("num_nextn_predict_layers", "num_mtp_layers"),
     final_norm=False,
-    layer_config=_dense,
+    layer_config=blocks(moe_layer_start_index=1),
 )

@@ -7,21 +7,11 @@ real checkpoint; ``attrs.evolve`` of the contract makes the other to try.
 
 from __future__ import annotations
 
-import copy
-from typing import Any, Final
+from typing import Final
 
-from .contract import Contract
+from .contract import Contract, blocks
 
 __all__ = ["MIMO_V2"]
-
-
-def _windowed(config: Any, layers: int) -> Any:
-    made = copy.deepcopy(config)
-    made.num_hidden_layers = layers
-    made.layer_types = ["sliding_attention"] * layers
-    made.mlp_layer_types = ["dense"] * layers
-    return made
-
 
 MIMO_V2: Final = Contract(
     name="MiMo-V2",
@@ -41,6 +31,6 @@ MIMO_V2: Final = Contract(
     fed="pre",
     recycled="pre",
     chain="layers",
-    layer_config=_windowed,
+    layer_config=blocks(layer_types="sliding_attention", mlp_layer_types="dense"),
     rotary_by_type=True,
 )

@@ -1,19 +1,18 @@
 """The layout of Qwen3-Next and Qwen3.5: ``mtp.fc``, ``mtp.pre_fc_norm_*``, ``mtp.norm``, ``mtp.layers.0.*``.
 
-The one layer is of full attention also where the target's layers are recurrent. Norms are stored around zero (1 + w), which the
-target's norm class adds. Qwen3-Next's config says nothing of the layer; there is one.
+The one layer is of full attention also where the target's layers are recurrent, with experts where the target has them. Norms are
+stored around zero (1 + w), which the target's norm class adds. Qwen3-Next's config says nothing of the layer; there is one.
 """
 
 from __future__ import annotations
 
-import copy
-from typing import Any, Final
+from typing import Final
 
-from .contract import Contract, Names
+from .contract import Contract, Names, blocks
 
-__all__ = ["EXAONE_MOE", "QWEN3_5", "QWEN3_NEXT"]
+__all__ = ["NAMES", "QWEN"]
 
-_NAMES: Final[Names] = (
+NAMES: Final[Names] = (
     ("mtp.fc.", "eh_proj."),
     ("mtp.pre_fc_norm_embedding.", "enorm."),
     ("mtp.pre_fc_norm_hidden.", "hnorm."),
@@ -25,52 +24,17 @@ _NAMES: Final[Names] = (
     ("mtp.", "unknown."),
 )
 
-
-def _full_attention(config: Any, layers: int) -> Any:
-    made = copy.deepcopy(config)
-    made.num_hidden_layers = layers
-    made.layer_types = ["full_attention"] * layers
-    if getattr(made, "mlp_layer_types", None):
-        made.mlp_layer_types = [made.mlp_layer_types[-1]] * layers
-    if getattr(made, "mlp_only_layers", None):
-        made.mlp_only_layers = []
-    if getattr(made, "decoder_sparse_step", None):
-        made.decoder_sparse_step = 1
-    return made
-
-
-QWEN3_NEXT: Final = Contract(
-    name="Qwen3-Next",
-    architectures=("Qwen3NextForCausalLM",),
-    checkpoints="Qwen3-Next-80B-A3B",
-    source="vLLM qwen3_next_mtp.py; SGLang qwen3_next_mtp.py",
-    names=_NAMES,
-    count=("mtp_num_hidden_layers", "num_nextn_predict_layers"),
-    norm_offset=1,
-    layer_config=_full_attention,
-)
-
-QWEN3_5: Final = Contract(
-    name="Qwen3.5",
-    architectures=("Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM"),
+QWEN: Final = Contract(
+    name="Qwen3-Next and Qwen3.5",
+    architectures=("Qwen3NextForCausalLM", "Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM"),
     text_of=(
         ("Qwen3_5ForConditionalGeneration", "Qwen3_5ForCausalLM"),
         ("Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM"),
     ),
-    checkpoints="Qwen3.5 and Qwen3.6, dense and MoE",
-    source="vLLM qwen3_5_mtp.py; SGLang qwen3_5_mtp.py; llama.cpp qwen35.cpp",
-    names=_NAMES,
+    checkpoints="Qwen3-Next-80B-A3B; Qwen3.5 and Qwen3.6, dense and MoE",
+    source="vLLM and SGLang qwen3_next_mtp.py, qwen3_5_mtp.py; llama.cpp qwen35.cpp",
+    names=NAMES,
     count=("mtp_num_hidden_layers", "num_nextn_predict_layers"),
     norm_offset=1,
-    layer_config=_full_attention,
-)
-
-EXAONE_MOE: Final = Contract(
-    name="EXAONE-MoE",
-    architectures=("ExaoneMoeForCausalLM",),
-    checkpoints="K-EXAONE",
-    source="the names of Qwen3-Next (transformers exaone_moe leaves mtp.* out)",
-    names=_NAMES,
-    count=("num_nextn_predict_layers", "num_mtp_layers"),
-    layer_config=_full_attention,
+    layer_config=blocks(layer_types="full_attention", mlp_only_layers=[], decoder_sparse_step=1),
 )
