@@ -13,6 +13,7 @@ import tiny_families
 import torch
 import transformers
 from attrs import evolve
+from patterned import Patterned
 from plain_mtp import head_logits
 from safetensors.torch import load_file, save_file
 from tiny_families import FAMILIES
@@ -23,7 +24,8 @@ from spanfold.backends.conformance import conform
 from spanfold.backends.torch import ARCHITECTURES, CONTRACTS, MtpHead, TorchRuntime
 from spanfold.backends.torch.loading import load
 from spanfold.backends.torch.model_cache import ModelCache
-from spanfold.engine.errors import ConfigError
+from spanfold.engine import Decoder
+from spanfold.engine.errors import ConfigError, DecodeFailed
 from spanfold.engine.runtime import Settle, Settled
 
 PROMPT = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 97, 93)
@@ -79,6 +81,59 @@ def test_every_number_of_kept_rows_leads_to_the_same_tokens(family: str, checkpo
         base, expected = base + kept + 1, expected[kept + 1 :]
         view = runtime.view(session)
         assert view is not None and view.position == base and not view.checkpoint
+
+
+@pytest.mark.parametrize("family", _LIMITED)
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_cases_1_1_and_1_5_wrong_drafts_turns_and_rewinds_change_no_token(family: str, every: int, checkpoints: dict[str, Path]) -> None:
+    """Through the decoder: spans of which some drafts are wrong, then rewinds beyond what the cache reaches, and going on."""
+    runtime = TorchRuntime.from_pretrained(checkpoints[family])
+    with Decoder(runtime, policy=0) as serial:
+        expected = serial.generate(PROMPT, max_tokens=40).tokens
+        source = Patterned((*PROMPT, *expected), 128, lambda index: index % every == every - 1)
+        with Decoder(runtime, policy=3, source=source) as decoder:
+            result = decoder.generate(PROMPT, max_tokens=40)
+        assert_same(reference(family, checkpoints[family]), PROMPT, result.tokens, expected, 1e-4)
+        stats = result.stats
+        assert stats.spans > 0 and stats.forwards + stats.saved_forwards == len(result.tokens)
+        assert (stats.replay_forwards > 0) == ("recurrent" in runtime.rollback_note)
+        with Decoder(runtime, policy=3) as decoder, decoder.open(PROMPT, max_tokens=90) as session:
+            list(session)
+            for back, more in [(2, (7, 8)), (95, (50,)), (1, ())]:
+                session.rewind(back)
+                session.extend(more, max_tokens=10)
+                given = tuple(session.state.canonical)
+                assert tuple(session) == serial.generate(given, max_tokens=10).tokens
+    assert runtime.live_sessions == 0
+
+
+@pytest.mark.parametrize("family", ["exaone_moe", "qwen3_5"])
+def test_law_8_a_forward_that_fails_half_way_leaves_the_session_canonical_or_dropped(family: str, checkpoints: dict[str, Path]) -> None:
+    """A span goes back to its base; a canonical row of a recurrent model has no way back, and its session is dropped."""
+    runtime = TorchRuntime.from_pretrained(checkpoints[family])
+    decoder_layers: Any = runtime._model.get_decoder().layers  # pyright: ignore[reportPrivateUsage]
+
+    def fail(*args: Any) -> None:
+        raise RuntimeError("half-way")
+
+    with Decoder(runtime, policy=0) as serial:
+        expected = serial.generate(PROMPT, max_tokens=20).tokens
+    for width in (0, 3):
+        with Decoder(runtime, policy=width) as decoder, decoder.open(PROMPT, max_tokens=20) as session:
+            taken = [next(iter(session)) for _ in range(3)]
+            hook = decoder_layers[2].register_forward_hook(fail)
+            with pytest.raises(DecodeFailed, match="half-way"):
+                list(session)
+            hook.remove()
+            if family == "qwen3_5" and width == 0:
+                assert session.state.phase == "dropped"
+            else:
+                assert session.state.phase == "ready"
+                assert tuple(session.state.canonical)[len(PROMPT) :] == expected[: len(session.state.canonical) - len(PROMPT)]
+                list(session)
+                assert tuple(session.state.canonical)[len(PROMPT) :] == expected
+            assert tuple(taken) == expected[:3]
+    assert runtime.live_sessions == 0
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -7,20 +7,16 @@ cut at every place. Near ties (float32 margins below ``BOUND``) would be allowed
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import pytest
+from patterned import Patterned
 from torch_loop import assert_same, greedy
 from torch_models import CONTEXT, FAMILIES, VOCABULARY, parts, tiny_runtime
 
 from spanfold.backends.torch import TorchRuntime
 from spanfold.engine import Decoder, Policy
-from spanfold.engine.drafting import Drafter
-from spanfold.engine.runtime import Draft
-from spanfold.engine.tokens import TokenLog
-from spanfold.engine.values import DraftInfo, RuntimeInfo
 
 #: See docs/explanation/numerics.md.
 BOUND = 1e-3
@@ -42,32 +38,8 @@ def model_of(family: str) -> Any:
     return runtime_of(family)._model  # pyright: ignore[reportPrivateUsage]
 
 
-class Patterned:
-    """Drafts the true continuation, wrong at every index where ``wrong(index)``; feeds the head as its own source would."""
-
-    def __init__(self, tokens: tuple[int, ...], wrong: Callable[[int], bool]) -> None:
-        self.tokens, self.wrong = tokens, wrong
-
-    def info(self, runtime: RuntimeInfo) -> DraftInfo:
-        assert runtime.draft is not None
-        return runtime.draft
-
-    def open(self, session: int, ask_head: Callable[[TokenLog, int], Draft]) -> Drafter:
-        source = self
-
-        class One:
-            def draft(self, canonical: TokenLog, limit: int) -> Draft:
-                ask_head(canonical, limit)
-                at = len(canonical)
-                true = source.tokens[at : at + limit]
-                drafted = tuple((t + 1) % VOCABULARY if source.wrong(at + n) else t for n, t in enumerate(true))
-                return Draft(session=session, tokens=drafted)
-
-        return One()
-
-
 def patterned(family: str, every: int) -> Patterned:
-    return Patterned((*PROMPT, *serial(family)), lambda index: index % every == every - 1)
+    return Patterned((*PROMPT, *serial(family)), VOCABULARY, lambda index: index % every == every - 1)
 
 
 def live(runtime: TorchRuntime) -> int:
