@@ -37,6 +37,9 @@ from spanfold.engine.errors import ConfigError
 
 #: Precision of an export, and what the report calls it.
 PRECISIONS = {"fp32": "float32", "int4": "int4"}
+#: Prompts by kind, where it is not 8. The embedded model repeats itself on most of its own, which are quick: all of them are asked.
+COUNT = {"embedded": 38}
+QUICK_COUNT = {"embedded": 38, "demo": 4}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -47,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--precision", action="append", choices=tuple(PRECISIONS), help="repeatable (default: both)")
     made.add_argument("--threads", type=int, default=cores(), help="of every process (default: all cores)")
     made.add_argument("--row-width", type=int, help="rows to which our forwards are padded; 1: none (default: the backend's own choice)")
-    made.add_argument("--count", type=int, help="how many of the prompts (default: 8; 3 with --quick)")
+    made.add_argument("--count", type=int, help="how many of the prompts (default: 8, embedded 38; 4 and 38 with --quick)")
     made.add_argument("--tokens", type=int, help="most tokens per prompt (default: 96; 32 with --quick)")
     made.add_argument(
         "--minutes", type=float, help="per model and precision; no further prompt is begun then (default: 6; 1.5 with --quick)"
@@ -76,7 +79,7 @@ def plan_of(args: argparse.Namespace, model: str, precision: str, cache: Path) -
         raise PlanError("--threads and --count must be at least 1, --tokens at least 2")
     name, kind, folder = exported(model, precision, cache)
     path = ROOT / PROMPTS.get(kind, PROMPTS["demo"])
-    count = args.count or (3 if args.quick else 8)
+    count = args.count or (QUICK_COUNT if args.quick else COUNT).get(kind, 8)
     prompts, tuning, digest = read_prompts(path, count)
     return Plan(
         model=name,

@@ -9,7 +9,7 @@ from typing import Final
 import cattrs
 from attrs import field, frozen
 
-from .figures import RoundCost
+from .figures import DULL, RoundCost
 
 #: Version of the JSON; a file of another one is refused.
 SCHEMA: Final = 1
@@ -107,6 +107,11 @@ class Result:
     step_ms: float | None
     draft_fixed_ms: float | None
     notes: tuple[str, ...]
+
+    @property
+    def telling(self) -> int:
+        """How many prompts have an output that does not repeat itself: all figures of speed rest on these."""
+        return sum(share >= DULL for share in self.shares)
 
     def setting(self, label: str) -> Setting | None:
         """The setting with this label."""

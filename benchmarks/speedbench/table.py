@@ -126,7 +126,7 @@ def heading(result: Result) -> str:
 
 def remarks(result: Result) -> list[str]:
     """What a reader of the tables must know of this result."""
-    dull = sum(share < DULL for share in result.shares)
+    dull = len(result.shares) - result.telling
     shares = ", ".join(f"{share:.2f}" for share in result.shares)
     lines = [
         f"prompts: {result.prompts}, SHA-256 of those used {result.prompts_sha256[:16]}",

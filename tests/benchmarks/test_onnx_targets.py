@@ -25,10 +25,10 @@ def peer(versus: float | None, unavailable: str | None = None) -> Peer:
     )  # fmt: skip
 
 
-def result(dtype: str, settings: list[Setting], peers: list[Peer]) -> Result:
+def result(dtype: str, settings: list[Setting], peers: list[Peer], shares: tuple[float, ...] = (1.0,) * 4) -> Result:
     counts: dict[str, Any] = {"threads": 1, "prompts_planned": 3, "prompts_done": 3, "turns": 1, "max_tokens": 32, "past": 128}
     return Result(
-        model="m", kind="demo", dtype=dtype, prompts="p", prompts_sha256="0", seconds=1.0, row_exact=True, shares=(1.0,), rows_ms={},
+        model="m", kind="demo", dtype=dtype, prompts="p", prompts_sha256="0", seconds=1.0, row_exact=True, shares=shares, rows_ms={},
         ort_rows_ms={}, row_ratio=None, step_ms=None, draft_fixed_ms=None, notes=(), settings=tuple(settings), peers=tuple(peers), **counts,
     )  # fmt: skip
 
@@ -57,3 +57,10 @@ def test_a_run_whose_tokens_differ_has_no_speed_up_and_says_why():
 def test_without_the_peer_the_reason_is_told():
     over, _ = targets([result("float32", [setting("serial", 1.0)], [peer(None, "its environment is not there")])])
     assert (over.reached, over.why) == (None, "its environment is not there")
+
+
+def test_nothing_is_stated_of_a_few_prompts():
+    settings = [setting("serial", 1.0), setting("k=1", 1.25), setting("default", 0.95)]
+    (one,) = targets([result("int4", settings, [peer(2.0)], shares=(0.03, 1.0, 0.6, 0.9, 0.2))])
+    assert (one.value, one.reached) == (None, None)
+    assert one.why == "3 of 5 prompts have an output that does not repeat itself; a figure needs 4: --count"
