@@ -158,6 +158,7 @@ class RuntimeInfo:
         context_length: most tokens that one session may hold.
         rollback: ``crop`` (settle reaches any position), ``checkpoint`` (it reaches back over the rows of the newest
             forward that asked for it), or ``none`` (no speculative row may be fed).
+        rollback_note: why rollback is not ``crop``, in a few words; empty: nothing to say.
         draft: the model's own MTP head, or None.
         max_batch: most calls that one element of the protocol accepts; 1 means one call at a time.
         threads: ``any`` thread may call (one at a time), or only the ``one`` that made its first decoder.
@@ -171,6 +172,7 @@ class RuntimeInfo:
     vocabulary: int = field(validator=integer(1))
     context_length: int = field(validator=integer(1))
     rollback: Rollback = field(validator=one_of("crop", "checkpoint", "none"))
+    rollback_note: str = field(default="", validator=text())
     draft: DraftInfo | None = field(default=None, validator=instance(DraftInfo, optional=True))
     max_batch: int = field(default=1, validator=integer(1))
     threads: Threads = field(default="any", validator=one_of("any", "one"))

@@ -1,6 +1,6 @@
 """Record the golden traces of the present format version: what every later version must read.
 
-    python tools/record_traces.py tests/trace/golden-2      # an empty or missing folder: a recorded one is never changed
+    python tools/record_traces.py tests/trace/golden-3      # an empty or missing folder: a recorded one is never changed
 
 The sessions are those of tests/support/corpus.py; clocks and library versions are fixed, so that the files come out the same.
 A change of the wire form is a new version of the format and a new folder beside this one, never other bytes in it.

@@ -4,7 +4,7 @@ The probe decodes a few tokens with wrong drafts and rolls them back, and compar
 run forwards of the same shapes on what must be the same content, so the scores must be equal to the bit (where rows that stayed were
 computed beside others in one of the two, as near as rows computed one by one and together are). It also looks whether a
 forward of several rows goes on from the state that the cache holds (some recurrent layers once began from zero there).
-A model whose cache fails decodes serially, with the reason in ``TorchRuntime.rollback_note``.
+A model whose cache fails decodes serially, with the reason in ``RuntimeInfo.rollback_note``.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -86,7 +86,15 @@ def rollback_of(target: Target, config: Any, vocabulary: int, context_length: in
             return Found("none", f"after a cut to {first + keep} rows the cache says {used.rows}")
         for size in (1, 2):
             follow = ids[used.rows : used.rows + size]
-            if _distance(_forward(target, used, follow, True), _forward(target, never, follow, True)) > bound:
+            wanted = _forward(target, never, follow, True)
+            try:
+                got = _forward(target, used, follow, True)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # the model runs on the other cache: this one is no longer what its modules expect
+                words = str(error).partition("\n")[0]
+                return Found("none", f"a forward after a cut of {_SPAN} rows to {keep} fails: {type(error).__name__}: {words}")
+            if _distance(got, wanted) > bound:
                 return Found("none", f"a cut of {_SPAN} rows to {keep} leaves something of the others in the cache")
     return Found(*empty.way_back)
 

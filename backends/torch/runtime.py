@@ -31,7 +31,7 @@ from .exact import rows_are_exact
 from .head import MtpHead
 from .model_cache import ModelCache
 from .paths import Drafting, OwnTarget, Target, build, plan
-from .rollback import rollback_of
+from .rollback import Found, rollback_of
 from .vocabulary import DraftVocabulary
 
 if TYPE_CHECKING:
@@ -105,15 +105,14 @@ class TorchRuntime(CachedRuntime[CachedSession]):
         self._target: Target
         self._drafting: Drafting | None
         self._target, self._drafting = build(model, head, chosen, vocabulary, positions)
-        #: Why ``info.rollback`` is not ``crop``, in a few words; empty: nothing to say.
-        self.rollback_note = ""
         with torch.inference_mode():
             if isinstance(self._target, OwnTarget):
                 info = evolve(info, row_exact=rows_are_exact(self._target, info.vocabulary, self._cache))
             if not self._plain:
                 found = rollback_of(self._target, config, info.vocabulary, info.context_length)
-                kind = "checkpoint" if found.kind == "crop" and head is not None and self._reaches_back_only_so_far() else found.kind
-                info, self.rollback_note = evolve(info, rollback=kind), found.note
+                if found.kind == "crop" and head is not None and self._reaches_back_only_so_far():
+                    found = Found("checkpoint", "the head's layers cannot go back as far as the target")
+                info = evolve(info, rollback=found.kind, rollback_note=found.note)
         super().__init__(info)
 
     @classmethod

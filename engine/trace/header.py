@@ -15,7 +15,7 @@ from ..values import RuntimeInfo, flag, instance, integer, text, value
 __all__ = ["FORMAT", "FORMAT_VERSION", "HEADER_BEGINS", "Header", "libraries"]
 
 FORMAT: Final = "spanfold-trace"
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 #: How every trace, and every segment, begins, in all versions.
 HEADER_BEGINS: Final = b'{"kind":"header"'
 

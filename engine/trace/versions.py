@@ -34,8 +34,25 @@ def _from_1(line: dict[str, Any]) -> dict[str, Any]:
     return {**line, "event": {**event, **added}}
 
 
+def _from_2(line: dict[str, Any]) -> dict[str, Any]:
+    """Version 3 brought ``RuntimeInfo.rollback_note``, of the header's runtime and of those that sessions were opened and resumed with."""
+    if line["kind"] == "header":
+        runtime = line["runtime"]
+        return {**line, "version": 3, "runtime": None if runtime is None else _with_note(runtime)}
+    if line.get("type") not in ("SessionOpened", "SessionResumed"):
+        return line
+    event = line["event"]
+    return {**line, "event": {**event, "runtime": _with_note(event["runtime"])}}
+
+
+def _with_note(runtime: dict[str, Any]) -> dict[str, Any]:
+    if "rollback_note" in runtime:
+        raise ValueError("version 2 has no field 'rollback_note' in a runtime")
+    return {**runtime, "rollback_note": ""}
+
+
 #: version -> what makes a line of the next version of one of this.
-UPCASTS: Final[Mapping[int, Upcast]] = {1: _from_1}
+UPCASTS: Final[Mapping[int, Upcast]] = {1: _from_1, 2: _from_2}
 
 
 def format_version(header: Mapping[str, Any], upcasts: Mapping[int, Upcast]) -> int:

@@ -34,7 +34,11 @@ NEVER = {
     *("SerialDecoded.logprob", "SpanVerified.margins", "SpanVerified.logprobs", "DraftFailed.error", "DraftFailed.message"),
     *("RuntimeFailed.message", "SessionOpened.sampling.seed", "Extended.sampling.seed"),
     *(f"{kind}.runtime.{name}" for kind in ("SessionOpened", "SessionResumed") for name in ("backend", "model", "device", "dtype")),
-    *(f"{kind}.runtime.{name}" for kind in ("SessionOpened", "SessionResumed") for name in ("threads", "max_batch", "row_exact")),
+    *(
+        f"{kind}.runtime.{name}"
+        for kind in ("SessionOpened", "SessionResumed")
+        for name in ("threads", "max_batch", "row_exact", "rollback_note")
+    ),
     *(f"{kind}.runtime.draft" for kind in ("SessionOpened", "SessionResumed")),
     *(
         f"{kind}.runtime.draft.{name}"

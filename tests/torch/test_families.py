@@ -24,7 +24,7 @@ from spanfold.backends.conformance import conform
 from spanfold.backends.torch import ARCHITECTURES, CONTRACTS, MtpHead, TorchRuntime
 from spanfold.backends.torch.loading import load
 from spanfold.backends.torch.model_cache import ModelCache
-from spanfold.engine import Decoder
+from spanfold.engine import Decoder, Record, SessionOpened, SpanRefused, SpanVerified
 from spanfold.engine.errors import ConfigError, DecodeFailed
 from spanfold.engine.runtime import Settle, Settled
 
@@ -76,7 +76,7 @@ def test_every_number_of_kept_rows_leads_to_the_same_tokens(family: str, checkpo
         (settled,) = runtime.settle([Settle(session=session, base=base, rows=4, position=base + kept + 1)])
         assert isinstance(settled, Settled)
         assert settled.position == base + kept + 1
-        recurrent = "recurrent" in runtime.rollback_note
+        recurrent = "recurrent" in runtime.info.rollback_note
         assert settled.replayed_rows == (kept + 1 if recurrent and kept < 3 else 0)
         base, expected = base + kept + 1, expected[kept + 1 :]
         view = runtime.view(session)
@@ -96,7 +96,7 @@ def test_cases_1_1_and_1_5_wrong_drafts_turns_and_rewinds_change_no_token(family
         assert_same(reference(family, checkpoints[family]), PROMPT, result.tokens, expected, 1e-4)
         stats = result.stats
         assert stats.spans > 0 and stats.forwards + stats.saved_forwards == len(result.tokens)
-        assert (stats.replay_forwards > 0) == ("recurrent" in runtime.rollback_note)
+        assert (stats.replay_forwards > 0) == ("recurrent" in runtime.info.rollback_note)
         with Decoder(runtime, policy=3) as decoder, decoder.open(PROMPT, max_tokens=90) as session:
             list(session)
             for back, more in [(2, (7, 8)), (95, (50,)), (1, ())]:
@@ -140,7 +140,66 @@ def test_law_8_a_forward_that_fails_half_way_leaves_the_session_canonical_or_dro
 def test_what_a_cache_can_do_is_measured_and_said(family: str, checkpoints: dict[str, Path]) -> None:
     runtime = TorchRuntime.from_pretrained(checkpoints[family])
     assert runtime.info.rollback == ROLLBACK[family]
-    assert bool(runtime.rollback_note) == (runtime.info.rollback != "crop")
+    assert bool(runtime.info.rollback_note) == (runtime.info.rollback != "crop")
+
+
+def _dirty_state(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("spanfold.backends.torch.model_cache._State.put_back", lambda state, layer: None)
+
+
+def _restart_from_zero(patch: pytest.MonkeyPatch) -> None:
+    before = ModelCache.before
+
+    def forgetting(cache: ModelCache, rows: int, canonical: bool) -> None:
+        before(cache, rows, canonical)
+        if rows > 1:
+            layers: list[Any] = cache.library.layers
+            for state in [state for layer in layers for state in getattr(layer, "recurrent_states", {}).values() if state is not None]:
+                state.zero_()
+
+    patch.setattr(ModelCache, "before", forgetting)
+
+
+def _no_past(patch: pytest.MonkeyPatch) -> None:
+    """Windows are cut to their width first, then by the wrong rows: the rows before them are missing."""
+
+    def shorten(layer: Any, rows: int) -> None:
+        extra, window = layer.get_seq_length() - rows, getattr(layer, "sliding_window", None)
+        if window is None:
+            return layer.crop(-max(extra, 0))
+        if extra > 0:
+            layer.keys, layer.values = layer.keys[:, :, 1 - window : -extra], layer.values[:, :, 1 - window : -extra]
+            layer.cumulative_length -= extra
+
+    patch.setattr("spanfold.backends.torch.model_cache._shorten", shorten)
+
+
+@pytest.mark.parametrize(
+    ("family", "broken", "context", "why"),
+    [
+        ("qwen3_5", _dirty_state, None, "leaves something of the others"),
+        ("qwen3_5", _restart_from_zero, None, "does not go on from the cached state"),
+        ("exaone_moe", _no_past, None, "a forward after a cut of 4 rows to 0 fails: RuntimeError: "),
+        ("exaone_moe", None, 20, "a context of 20 tokens is too short"),
+    ],
+)
+def test_cases_1_2_and_1_4_a_cache_that_cannot_go_back_decodes_serially_and_the_session_says_why(
+    family: str, broken: Any, context: int | None, why: str, checkpoints: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by the probe, whatever the class's name: no span is fed, and the reason is in the log."""
+    with monkeypatch.context() as patch:
+        if broken is not None:
+            broken(patch)
+        runtime = TorchRuntime.from_pretrained(checkpoints[family], context_length=context)
+    assert runtime.info.rollback == "none" and why in runtime.info.rollback_note
+    records: list[Record] = []
+    with Decoder(runtime, policy=3, observers=[records.append]) as decoder:
+        tokens = decoder.generate(PROMPT, max_tokens=6).tokens
+    assert_same(reference(family, checkpoints[family]), PROMPT, tokens, greedy(reference(family, checkpoints[family]), PROMPT, 6), 1e-4)
+    events = [record.event for record in records]
+    assert isinstance(events[0], SessionOpened) and why in events[0].runtime.rollback_note
+    assert not any(isinstance(event, SpanVerified) for event in events)
+    assert {event.reason for event in events if isinstance(event, SpanRefused)} == {"no_rollback"}
 
 
 @pytest.mark.parametrize("family", FAMILIES)

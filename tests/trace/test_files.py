@@ -31,7 +31,7 @@ def test_a_trace_is_header_records_and_a_footer_with_count_and_digest(tmp_path: 
     write(path, record(0), record(1, "é\n\0"))
     lines = path.read_bytes().splitlines(keepends=True)
     header, footer = json.loads(lines[0]), json.loads(lines[-1])
-    assert (header["kind"], header["format"], header["version"]) == ("header", "spanfold-trace", 2)
+    assert (header["kind"], header["format"], header["version"]) == ("header", "spanfold-trace", 3)
     assert footer == {"kind": "footer", "records": 2, "sha256": hashlib.sha256(b"".join(lines[1:-1])).hexdigest()}
     reader = TraceReader(path)
     assert list(reader) == [record(0), record(1, "é\n\0")]
@@ -98,7 +98,7 @@ def test_a_header_that_was_cut_is_reported_too(tmp_path: Path):
         (lambda lines: [*lines[:1], lines[1].rstrip() + lines[2], *lines[3:]], "line 2: .*not JSON"),
         (lambda lines: lines[:1] + lines[2:], r"line 3: \$\.records: the footer counts 2 records, the segment holds 1"),
         (lambda lines: [*lines[:2], lines[2].replace(b"closed", b"opened"), *lines[3:]], "line 4: .*the segment was changed"),
-        (lambda lines: [lines[0].replace(b'"version":2', b'"version":3'), *lines[1:]], r"line 1: \$\.version: version 3 is unknown"),
+        (lambda lines: [lines[0].replace(b'"version":3', b'"version":4'), *lines[1:]], r"line 1: \$\.version: version 4 is unknown"),
         (lambda lines: [lines[0].replace(b"spanfold-trace", b"other"), *lines[1:]], r"line 1: \$\.format"),
         (lambda lines: lines[1:], "line 1: .*outside a segment"),
         (lambda lines: [*lines, lines[1]], "line 5: .*outside a segment"),

@@ -16,7 +16,7 @@ from spanfold.engine.trace import TraceReader, encode_record
 from spanfold.engine.trace.header import FORMAT_VERSION
 
 HERE = Path(__file__).parent
-FOLDERS = {"golden": 1, "golden-2": 2}  # folder -> version of the format
+FOLDERS = {"golden": 1, "golden-2": 2, "golden-3": 3}  # folder -> version of the format
 SUMS = {
     f"{folder}/{name}": digest
     for folder in FOLDERS
@@ -54,22 +54,35 @@ def test_a_golden_trace_reads_folds_and_redrives(name: str):
         assert list(redrive(log)) == log
 
 
-@pytest.mark.parametrize("name", [name for name in SUMS if "golden-2" in name and "torn" not in name and "gz" not in name])
+@pytest.mark.parametrize("name", [name for name in SUMS if "golden-3" in name and "torn" not in name and "gz" not in name])
 def test_records_are_still_written_as_they_were(name: str):
     lines = (HERE / name).read_bytes().splitlines(keepends=True)
     assert [encode_record(record) for record in TraceReader(HERE / name)] == lines[1:-1]
 
 
-@pytest.mark.parametrize(("kind", "event"), [("SessionOpened", {"prior": None}), ("DraftOffered", {"probe": False})])
-def test_a_trace_of_version_1_that_holds_what_it_had_not_is_refused(kind: str, event: dict[str, object], tmp_path: Path):
-    lines = (HERE / "golden" / "accepted.jsonl").read_bytes().splitlines()
+@pytest.mark.parametrize(
+    ("folder", "kind", "where", "name", "value"),
+    [
+        ("golden", "SessionOpened", ("event",), "prior", None),
+        ("golden", "DraftOffered", ("event",), "probe", False),
+        ("golden-2", "SessionOpened", ("event", "runtime"), "rollback_note", ""),
+        ("golden-2", "SessionResumed", ("event", "runtime"), "rollback_note", ""),
+    ],
+)
+def test_a_trace_that_holds_what_its_version_had_not_is_refused(
+    folder: str, kind: str, where: tuple[str, ...], name: str, value: object, tmp_path: Path
+):
+    lines = (HERE / folder / f"{'resumed' if kind == 'SessionResumed' else 'accepted'}.jsonl").read_bytes().splitlines()
     at = next(at for at, line in enumerate(lines) if json.loads(line).get("type") == kind)
     wrong = json.loads(lines[at])
-    wrong["event"].update(event)
+    inner = wrong
+    for step in where:
+        inner = inner[step]
+    inner[name] = value
     lines[at] = json.dumps(wrong, separators=(",", ":")).encode()
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"\n".join(lines) + b"\n")
-    with pytest.raises(TraceError, match=f"version 1 has no field '{next(iter(event))}'"):
+    with pytest.raises(TraceError, match=f"version {FOLDERS[folder]} has no field '{name}'"):
         list(TraceReader(path))
 
 

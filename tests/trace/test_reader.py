@@ -18,7 +18,7 @@ from spanfold.engine.events import Committed, Record, SessionDropped, SpanVerifi
 from spanfold.engine.trace import FORMAT_VERSION, TraceReader, TraceWriter, Unknown, encode_record
 from spanfold.engine.trace.lines import encode_line, parse_line
 
-GOLDEN = Path(__file__).parent / "golden-2"
+GOLDEN = Path(__file__).parent / "golden-3"
 PLAIN = (GOLDEN / "accepted.jsonl").read_bytes().splitlines(keepends=True)
 
 
@@ -137,9 +137,9 @@ def test_lenient_reading_of_a_good_trace_is_reading_it():
 
 
 def test_a_segment_of_a_newer_version_is_refused_and_shown(tmp_path: Path):
-    lines = [PLAIN[0].replace(b'"version":2', b'"version":3,"news":1'), *PLAIN[1:], *PLAIN]
+    lines = [PLAIN[0].replace(b'"version":3', b'"version":4,"news":1'), *PLAIN[1:], *PLAIN]
     reader = written(tmp_path / "a.jsonl", lines)
-    with pytest.raises(TraceError, match=r"line 1: \$\.version: version 3 is unknown; .* reads 1, 2; a newer spanfold wrote it"):
+    with pytest.raises(TraceError, match=r"line 1: \$\.version: version 4 is unknown; .* reads 1, 2, 3; a newer spanfold wrote it"):
         list(reader)
     entries = list(reader.lenient())
     assert all(isinstance(one, Unknown) for one in entries[: len(PLAIN)])
@@ -197,9 +197,9 @@ def from_0(got: dict[str, Any]) -> dict[str, Any]:
     return {**{name: one for name, one in got.items() if not name.startswith("event.")}, "event": event}
 
 
-def from_1(got: dict[str, Any]) -> dict[str, Any]:
-    """Version 1 -> 2, of lines that hold all that version 2 has."""
-    return {**got, "version": 2} if got["kind"] == "header" else got
+def from_later(got: dict[str, Any]) -> dict[str, Any]:
+    """A later version to the next, of lines that hold all that the next one has."""
+    return {**got, "version": got["version"] + 1} if got["kind"] == "header" else got
 
 
 def test_an_older_version_is_brought_up_on_read(tmp_path: Path):
@@ -213,7 +213,7 @@ def test_an_older_version_is_brought_up_on_read(tmp_path: Path):
     with pytest.raises(TraceError, match="version 0 is unknown"):
         list(reader)
     path.write_bytes(b"".join([*old, *PLAIN]))  # a later writer went on in the present version
-    reader = TraceReader(path, upcasts={0: from_0, 1: from_1})
+    reader = TraceReader(path, upcasts={0: from_0, 1: from_later, 2: from_later})
     records = list(reader)
     present = list(TraceReader(GOLDEN / "accepted.jsonl"))
     assert records == [*present, *present]
@@ -237,16 +237,16 @@ def test_versions_are_passed_through_one_at_a_time(tmp_path: Path):
 
         return up
 
-    lines = [PLAIN[0].replace(b'"version":2', b'"version":-2'), *PLAIN[1:]]
+    lines = [PLAIN[0].replace(b'"version":3', b'"version":-2'), *PLAIN[1:]]
     reader = written(tmp_path / "a.jsonl", lines)
-    assert len(list(TraceReader(reader.path, upcasts={version: step(version) for version in (-2, -1, 0, 1)}))) == len(PLAIN) - 2
+    assert len(list(TraceReader(reader.path, upcasts={version: step(version) for version in (-2, -1, 0, 1, 2)}))) == len(PLAIN) - 2
     assert seen[:3] == [(-2, "header"), (-1, "header"), (0, "header")]
 
 
 def test_a_line_that_cannot_be_brought_up_is_refused_with_its_number(tmp_path: Path):
     lines = [older(PLAIN[0]), b'{"kind":"record","type":"Committed"}\n']
     with pytest.raises(TraceError, match=r"line 2: \$: this is no line of version 0: KeyError: 'hits'"):
-        list(TraceReader(written(tmp_path / "a.jsonl", lines).path, upcasts={0: from_0, 1: from_1}))
+        list(TraceReader(written(tmp_path / "a.jsonl", lines).path, upcasts={0: from_0, 1: from_later, 2: from_later}))
 
 
 # -- hostile files ---------------------------------------------------------------------------------------------------
@@ -328,7 +328,7 @@ def test_nesting_at_the_edge_of_what_can_be_parsed_is_refused_like_any_other(pla
             deep = name + b":" + b"[" * depth + b"]" * depth + b","
             bad = line.replace(place, deep + b'"x":' if place.endswith(b":") else deep + b'"x":0')
             if bad == line:
-                bad = line.replace(b'"version":2', b'"version":' + b"[" * depth + b"]" * depth)
+                bad = line.replace(b'"version":3', b'"version":' + b"[" * depth + b"]" * depth)
             reader = written(tmp_path / "a.jsonl", [*start, bad, *PLAIN[len(start) + 1 :]])
             with pytest.raises(TraceError, match=f"line {len(start) + 1}: "):
                 list(reader)
@@ -374,7 +374,7 @@ def test_a_trace_is_recognised_by_its_first_bytes(tmp_path: Path):
     for first in (
         b" " + PLAIN[0],
         PLAIN[0].replace(b'{"kind"', b'{ "kind"'),
-        b'{"version":2,' + PLAIN[0][1:].replace(b'"version":2,', b""),
+        b'{"version":3,' + PLAIN[0][1:].replace(b'"version":3,', b""),
     ):
         with pytest.raises(TraceError, match='line 1: a header begins with {"kind":"header", without spaces'):
             list(written(tmp_path / "a.jsonl", [first, *PLAIN[1:]]))

@@ -140,7 +140,7 @@ def planted(value: Any, name: str) -> Any:
 
 
 ID_TUPLES = {"tokens", "prompt", "predictions", "stop_tokens", "masked"}
-TEXTS = {"error", "message", "detail", "model", "backend", "device", "dtype", "name"}
+TEXTS = {"error", "message", "detail", "model", "backend", "device", "dtype", "name", "rollback_note"}
 PLAIN = (DraftRestored, DraftDiscarded, Trimmed, CheckpointRetired, Rewound)  # neither ids nor texts in them
 OPENING = SessionOpened(
     prompt=(1,),

@@ -80,7 +80,7 @@ def test_the_published_schema_is_current():
 
 @pytest.mark.parametrize("name", ["accepted", "adaptive", "interleaved", "resumed", "redacted"])
 def test_every_line_of_a_golden_trace_is_valid(name: str):
-    path = Path(__file__).parent / "golden-2" / f"{name}.jsonl"
+    path = Path(__file__).parent / "golden-3" / f"{name}.jsonl"
     for line in path.read_bytes().splitlines():
         assert valid(json.loads(line), SCHEMA), line
     assert list(TraceReader(path))
