@@ -10,7 +10,7 @@ a ``RowCache``; modules on that or, where a model's layers are of other kinds, o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 from attrs import frozen
@@ -21,6 +21,7 @@ from ...engine.errors import ConfigError
 from .caches import RowCache
 from .config import is_plain
 from .decode import NEAR_ROWS, Norm, Stack, Tables, unfit
+from .families.deepseek import DEEPSEEK
 from .head import MtpHead
 from .matrices import Matrix, can_pack, matrix
 from .model_cache import ModelCache
@@ -200,6 +201,10 @@ class OwnHead:
         return self._output(state)
 
 
+#: The mathematics of ``OwnHead``.
+_OWN_HEAD: Final = {one: getattr(DEEPSEEK, one) for one in ("concat", "fed", "recycled", "position", "final_norm", "chain", "own_head")}
+
+
 @frozen
 class Plan:
     """What was asked for, made definite.
@@ -216,13 +221,23 @@ class Plan:
 
 
 def plan(
-    model: Any, device: torch.device, dtype: torch.dtype, *, modules: bool | None, packed: bool | None, row_width: int | None, name: str
+    model: Any,
+    head: MtpHead | None,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    modules: bool | None,
+    packed: bool | None,
+    row_width: int | None,
+    name: str,
 ) -> Plan:
     """Choose what was left open; ConfigError where what was asked for cannot be had."""
     for word, value in (("modules", modules), ("packed", packed)):
         if value is not None and type(value) is not bool:
             raise ConfigError(f"{word} must be True, False or None, not {value!r}")
     reason = unfit(model) if is_plain(model) else "it runs dense models with full attention: Llama, Qwen2, Qwen3"
+    if reason is None and head is not None and (knobs := [one for one in _OWN_HEAD if getattr(head.contract, one) != _OWN_HEAD[one]]):
+        reason = f"its MTP head is of another contract than {DEEPSEEK.name}: {', '.join(knobs)}"
     if modules is False and reason is not None:
         raise ConfigError(f"{name}: the decode path cannot run it ({reason}): use modules=True, or leave it open")
     if modules is None:

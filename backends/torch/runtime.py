@@ -94,7 +94,7 @@ class TorchRuntime(CachedRuntime[CachedSession]):
         self._model: Any = model.eval().requires_grad_(False)
         self._head: MtpHead | None = head
         self.tokenizer = tokenizer
-        chosen = plan(model, self._device, self._dtype, modules=modules, packed=packed, row_width=row_width, name=name)
+        chosen = plan(model, head, self._device, self._dtype, modules=modules, packed=packed, row_width=row_width, name=name)
         vocabulary: DraftVocabulary | None = None
         if draft_vocab is not None and head is not None:
             where = f"draft_vocab of {name}"
@@ -108,11 +108,12 @@ class TorchRuntime(CachedRuntime[CachedSession]):
         with torch.inference_mode():
             if isinstance(self._target, OwnTarget):
                 info = evolve(info, row_exact=rows_are_exact(self._target, info.vocabulary, self._cache))
+            found = Found("crop", "")
             if not self._plain:
                 found = rollback_of(self._target, config, info.vocabulary, info.context_length)
-                if found.kind == "crop" and head is not None and self._reaches_back_only_so_far():
-                    found = Found("checkpoint", "the head's layers cannot go back as far as the target")
-                info = evolve(info, rollback=found.kind, rollback_note=found.note)
+            if found.kind == "crop" and head is not None and self._reaches_back_only_so_far():
+                found = Found("checkpoint", "the head's layers cannot go back as far as the target")
+            info = evolve(info, rollback=found.kind, rollback_note=found.note)
         super().__init__(info)
 
     @classmethod
@@ -215,7 +216,7 @@ class TorchRuntime(CachedRuntime[CachedSession]):
     def _new_session(self, sampling: Sampling, masked: Tensor | None, head_masked: Tensor | None, drafting: bool) -> CachedSession:
         head: HeadSession | None = None
         if drafting and self._drafting is not None and self._head is not None:
-            if self._plain:
+            if self._plain and len(self._head.layers) == 1:
                 pairs: RowCache | ModelCache = self._cache(1, self._info.context_length + DRAFT_DEPTH)
             else:
                 pairs = ModelCache(self._head.config, range(len(self._head.layers)))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from spanfold.backends.torch import MtpHead, TorchRuntime
+from spanfold.backends.torch import Contract, MtpHead, TorchRuntime
 
 FAMILIES = ("llama", "qwen2", "qwen3")
 VOCABULARY = 61
@@ -115,29 +115,49 @@ def save_checkpoint(folder: Path, model: Any, head: dict[str, torch.Tensor] | No
     return folder
 
 
-def successor_model(period: int = 24) -> tuple[Any, MtpHead]:
-    """A target and a head that are right about each other if, and only if, the contract's hidden stages are used.
+def successor_model(contract: Contract | None = None, layers: int = 1, period: int = 24) -> tuple[Any, MtpHead]:
+    """A target and a head that are right about each other if, and only if, the head is run by the contract that it was made for.
 
-    The target: token t is followed by t + 1 (mod period), whatever came before. Its layers add nothing, so its hidden state
-    after the final norm is the one-hot of its token with the sign of the norm's weight, +1 for even and -1 for odd tokens.
-    The head ignores the embedding side and reads the token off the hidden side, *expecting that sign*; its own final norm
-    puts the sign of the next token on what it recycles. Fed a state from before the norm (the unsigned one-hot), or recycling
-    one from before shared_head.norm, it is wrong at every odd token.
+    The target: token t is followed by t + 1 (mod period), whatever came before. Its layers add nothing, so its hidden state before
+    the final norm is the one-hot of its token, and after it that one-hot in the code of the norm's weight: a sign for each token.
+
+    A layer of the head makes of the pair (state of x, token x + 1) the state of x + 1: where x + 1 is even it reads the embedding side and
+    nothing else, where it is odd the hidden side, expecting the code of what the contract gives it: the target's state as it is fed,
+    its own as it is recycled, or that of the layer before. Every final norm has a code: the target's, or one of its own where the layer has
+    an output matrix of its own. So a side taken for the other, a state of another stage, a layer taken for another, a norm left out or an
+    offset added to its weights is wrong at some odd tokens or more. Positions do not matter: no layer looks back.
+
+    Raises:
+        ValueError: one layer, recycled, is to read its own state in another code than the target's: no single matrix does that.
     """
     changes = {"vocab_size": period, "hidden_size": period, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4}
     model = tiny_model("llama", **changes)
-    head = tiny_head(model)
-    sign = torch.tensor([1.0 if t % 2 == 0 else -1.0 for t in range(period)])
-    follow = torch.zeros(period, period)
-    for t in range(period):
-        follow[(t + 1) % period, t] = 1.0
+    head = MtpHead(model, contract, layers).eval().requires_grad_(False)
+    made = head.contract
+    plain = torch.ones(period)
+    # The target's code, and one for each layer that has its own: any two part at a third of the even tokens or more.
+    codes = [torch.tensor([-1.0 if t >> 1 + bit & 1 else 1.0 for t in range(period)]) for bit in range(1 + layers)]
+    even = torch.tensor([1.0, 0.0] * (period // 2))
+    follow = torch.roll(torch.eye(period), 1, 0)
     with torch.no_grad():
         for module in (model, head):
             for name, parameter in module.named_parameters():
                 parameter.fill_(1.0 if "norm" in name else 0.0)
         model.model.embed_tokens.weight.copy_(torch.eye(period))
-        model.model.norm.weight.copy_(sign)
-        model.lm_head.weight.copy_(follow * sign)
-        head.layers[0].norm.weight.copy_(sign)
-        head.layers[0].eh_proj.weight[:, period:] = follow * sign
+        model.model.norm.weight.copy_(codes[0])
+        model.lm_head.weight.copy_(follow * codes[0])
+        given = codes[0] if made.fed == "post" else plain
+        first = given
+        for index, layer in enumerate(cast("Any", head.layers)):
+            code = codes[index + 1] if made.own_head else codes[0]
+            written = plain if made.final_norm else code
+            by_token, by_state = torch.diag(even * written), follow * given * ((1 - even) * written)[:, None]
+            layer.eh_proj.weight.copy_(torch.cat([by_token, by_state] if made.concat == "embedding_first" else [by_state, by_token], dim=1))
+            if made.final_norm:
+                layer.norm.weight.copy_(code)
+            if made.own_head:
+                layer.head.weight.copy_(follow * code)
+            given = code if made.recycled == "post" or not made.final_norm else plain
+        if made.chain == "recycle" and not bool((given == first).all()):
+            raise ValueError("a recycled layer cannot read two codes")
     return model, head

@@ -18,10 +18,11 @@ from plain_mtp import head_logits
 from safetensors.torch import load_file, save_file
 from tiny_families import FAMILIES
 from torch_loop import assert_same, decode, draft, forward, greedy, settle, start
-from torch_models import tiny_head, tiny_model
+from torch_models import successor_model, tiny_head, tiny_model
 
 from spanfold.backends.conformance import conform
 from spanfold.backends.torch import ARCHITECTURES, CONTRACTS, MtpHead, TorchRuntime
+from spanfold.backends.torch.families import contract_of
 from spanfold.backends.torch.loading import load
 from spanfold.backends.torch.model_cache import ModelCache
 from spanfold.engine import Decoder, Record, SessionOpened, SpanRefused, SpanVerified
@@ -183,7 +184,7 @@ def _no_past(patch: pytest.MonkeyPatch) -> None:
         ("exaone_moe", None, 20, "a context of 20 tokens is too short"),
     ],
 )
-def test_cases_1_2_and_1_4_a_cache_that_cannot_go_back_decodes_serially_and_the_session_says_why(
+def test_cases_1_2_and_1_6_a_cache_that_cannot_go_back_decodes_serially_and_the_session_says_why(
     family: str, broken: Any, context: int | None, why: str, checkpoints: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found by the probe, whatever the class's name: no span is fed, and the reason is in the log."""
@@ -384,6 +385,80 @@ def test_each_knob_of_a_contract_changes_the_states(change: dict[str, Any]) -> N
         logits.append(torch.cat(seen))
     same = bool(torch.allclose(logits[0], logits[1], atol=1e-4))
     assert same == ("position" in change)
+
+
+#: Contracts of a dense model that between them set every knob both ways, with the number of layers: (a), and what may be got wrong (b).
+_KNOBS: dict[str, tuple[dict[str, Any], int, tuple[dict[str, Any], ...]]] = {
+    "one layer, recycled": ({}, 1, ({"concat": "hidden_first"}, {"fed": "pre"}, {"recycled": "pre"}, {"final_norm": False}, {"offset": 1})),
+    "before the norms, hidden first": (
+        {"concat": "hidden_first", "fed": "pre", "recycled": "pre"},
+        1,
+        ({"concat": "embedding_first"}, {"fed": "post"}, {"recycled": "post"}, {"final_norm": False}, {"offset": 1}),
+    ),
+    "without a final norm": ({"final_norm": False}, 1, ({"concat": "hidden_first"}, {"fed": "pre"})),
+    "an output matrix of its own": (
+        {"fed": "pre", "recycled": "pre", "own_head": True},
+        1,
+        ({"own_head": False}, {"fed": "post"}, {"recycled": "post"}, {"final_norm": False}),
+    ),
+    "a chain": (
+        {"chain": "layers", "own_head": True},
+        3,
+        ({"chain": "recycle"}, {"own_head": False}, {"recycled": "pre"}, {"fed": "pre"}, {"concat": "hidden_first"}, {"offset": 1}),
+    ),
+    "a chain, before the norms": (
+        {"chain": "layers", "fed": "post", "recycled": "pre", "own_head": True},
+        3,
+        ({"chain": "recycle"}, {"own_head": False}, {"recycled": "post"}, {"fed": "pre"}),
+    ),
+}
+
+
+def _accepted(model: Any, head: MtpHead, width: int = 2, modules: bool | None = None) -> float:
+    """Accepted / drafted from several first tokens, so that full spans begin at even and odd ones; the tokens are right in any case."""
+    runtime, spans = TorchRuntime(model, head=head, modules=modules), list[tuple[int, int]]()
+    for first in (6, 7):
+        run = decode(runtime, tuple(range(first - 3, first)), width, 40)
+        assert run.tokens[:40] == tuple((first + n) % 24 for n in range(40))
+        spans += run.spans
+    return sum(matched for _, matched in spans) / sum(drafted for drafted, _ in spans)
+
+
+@pytest.mark.parametrize(("knobs", "layers"), [(knobs, layers) for knobs, layers, _ in _KNOBS.values()], ids=list(_KNOBS))
+def test_the_contract_that_a_model_was_made_for_accepts_every_draft(knobs: dict[str, Any], layers: int) -> None:
+    made = evolve(contract_of("LlamaForCausalLM"), **knobs)
+    """Cases 6.3 and 6.4 for every knob. The decode path, which knows one contract, leaves the others to the modules."""
+    for modules in (None, True):
+        for width in (1, 2, 3):
+            assert _accepted(*successor_model(made, layers), width, modules) == 1.0
+    if knobs:
+        with pytest.raises(ConfigError, match=f"its MTP head is of another contract than .*: .*{next(iter(knobs))}"):
+            model, head = successor_model(made, layers)
+            TorchRuntime(model, head=head, modules=False)
+    # Every row's position one higher or lower: rotary attention sees differences alone. Logits pin it: test_head, test_plain_mtp.
+    model, head = successor_model(made, layers)
+    head.contract = evolve(made, position="hidden")
+    assert _accepted(model, head) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [(name, wrong) for name, (_, _, several) in _KNOBS.items() for wrong in several],
+    ids=lambda one: one if isinstance(one, str) else "-".join(map(str, (*one, *one.values()))),
+)
+def test_every_other_setting_of_a_knob_loses_drafts_and_no_token(name: str, wrong: dict[str, Any]) -> None:
+    knobs, layers, _ = _KNOBS[name]
+    made = evolve(contract_of("LlamaForCausalLM"), **knobs)
+    model, right = successor_model(made, layers)
+    changes = {name: value for name, value in wrong.items() if name != "offset"}
+    other = MtpHead(model, evolve(made, **changes), 1 if "chain" in wrong else layers)
+    missing, _ = other.load_state_dict(right.state_dict(), strict=False)
+    assert missing == []
+    if "offset" in wrong:
+        with torch.no_grad():
+            for parameter in [one for key, one in other.named_parameters() if "norm" in key]:
+                parameter.add_(1.0)
+    assert _accepted(model, other.eval().requires_grad_(False)) < 0.9
 
 
 def _kit(family: str) -> type:
