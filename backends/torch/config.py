@@ -69,7 +69,7 @@ def check_class(kind: str, name: str) -> None:
         raise ConfigError(f"{name} is {kind}: the torch backend takes {', '.join(ARCHITECTURES)}")
 
 
-def check_config(config: Any, name: str) -> None:
+def check_config(config: Any, name: str, *, quantised: bool = False) -> None:
     """Refuse what would make a row depend on more than its prefix, or what cannot be loaded as it is."""
     rope: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
     by_type = [cast("dict[str, Any]", one) for one in rope.values() if isinstance(one, dict)]
@@ -79,8 +79,8 @@ def check_config(config: Any, name: str) -> None:
             f"{name} uses rope_type {moving[0]!r}, whose frequencies follow the sequence length: "
             "the torch backend takes fixed frequencies (default, linear, llama3, yarn)"
         )
-    if getattr(config, "quantization_config", None) is not None:
-        raise ConfigError(f"{name} is quantised (quantization_config): the torch backend takes plain weights")
+    if not quantised and getattr(config, "quantization_config", None) is not None:
+        raise ConfigError(f"{name} is quantised (quantization_config): the torch backend takes plain weights; from_pretrained makes them")
 
 
 def is_plain(model: Any) -> bool:

@@ -32,12 +32,14 @@ from ..inputs import model_path, one_line
 from .config import architecture, check_config, mtp_layers, parse_device, parse_dtype, raw_config
 from .families import Contract, contract_for
 from .head import MtpHead
+from .quantised import Quantisation, plain, taken_from
 from .text import load_tokenizer
 
 __all__ = ["Loaded", "checkpoint_folder", "load"]
 
 _INDEX: Final = "model.safetensors.index.json"
 _SINGLE: Final = "model.safetensors"
+_GENERATION: Final = "generation_config.json"
 _HUB_FILES: Final = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 _LOOKS_LIKE_MTP: Final = re.compile(r"mtp|nextn|eh_proj|enorm|hnorm")
 _LAYER: Final = re.compile(r"\.layers\.(\d+)\.")
@@ -79,8 +81,9 @@ def load(
         text: Any = config.get_text_config(decoder=True)
     except Exception as error:  # what a field of another type leads to, is any error
         raise ConfigError(f"{name} has no usable config.json: {one_line(error, 2)}") from error
+    quantisation = taken_from(raw, config, name)
     for part in (config, text):
-        check_config(part, name)
+        check_config(part, name, quantised=quantisation is not None)
     places = _places(folder, name)
     hidden_layers = int(text.num_hidden_layers)
     contract, found = contract_for(kind, places, hidden_layers)
@@ -90,8 +93,11 @@ def load(
 
     with _quiet():
         begins = sorted({key.format(n=hidden_layers + i, i=i) for key, _ in contract.names for i in range(max(declared or 1, 1))})
-        target = _target(known, config, folder, name, begins if found else [], as_type, attn_implementation)
-        head = _head(target, contract, layers, {key: (found[key], places[key]) for key in found}, as_type, name) if layers else None
+        ignored = begins if found else []
+        weights = _plain_weights(places, ignored, quantisation, as_type, name)
+        target = _target(known, config, folder, name, ignored, as_type, attn_implementation, weights)
+        kept = {key: (found[key], places[key]) for key in found}
+        head = _head(target, contract, layers, kept, as_type, quantisation, name) if layers else None
     target.to(on)
     if head is not None:
         head.to(on)
@@ -188,16 +194,38 @@ def _quiet() -> Generator[None]:
             transformers_logging.enable_progress_bar()
 
 
-def _target(known: Any, config: Any, folder: Path, name: str, head: list[str], dtype: torch.dtype, attention: str | None) -> Any:
-    # ``head``: what the keys of MTP tensors begin with; they are no concern of the target.
+def _plain_weights(
+    places: Mapping[str, Path], head: list[str], quantisation: Quantisation | None, dtype: torch.dtype, name: str
+) -> dict[str, Tensor] | None:
+    """The target's weights where they must be made plain here; None: transformers reads the files."""
+    if quantisation is None or quantisation.by_transformers:
+        return None
+    kept = {key: (f"layers.0.{key}", shard) for key, shard in places.items() if not key.startswith(tuple(head) or "\0")}
+    found = plain(_tensors(kept, 1, name), quantisation, name)
+    return {key: tensor.to(dtype) if tensor.is_floating_point() else tensor for _, tensor, key in found}
+
+
+def _target(
+    known: Any,
+    config: Any,
+    folder: Path,
+    name: str,
+    head: list[str],
+    dtype: torch.dtype,
+    attention: str | None,
+    weights: dict[str, Tensor] | None,
+) -> Any:
+    # ``head``: what the keys of MTP tensors begin with; they are no concern of the target. ``weights``: instead of the files'.
     # A subclass for this load alone: the public class stays as it is.
     usual = known._keys_to_ignore_on_load_unexpected or ()
     ignored = [*(one for one in usual if not any(re.search(one, key) for key in head)), *("^" + re.escape(key) for key in head)]
     private: Any = type(known.__name__, (known,), {"_keys_to_ignore_on_load_unexpected": ignored, "__module__": known.__module__})
     options: dict[str, Any] = {} if attention is None else {"attn_implementation": attention}
+    if weights is not None:
+        options["state_dict"] = weights
     try:
         model, report = private.from_pretrained(
-            folder,
+            folder if weights is None else None,
             config=config,
             dtype=dtype,
             use_safetensors=True,
@@ -207,6 +235,8 @@ def _target(known: Any, config: Any, folder: Path, name: str, head: list[str], d
             ignore_mismatched_sizes=True,  # so that they are reported by name, below
             **options,
         )
+        if weights is not None and (folder / _GENERATION).is_file():
+            model.generation_config = transformers.GenerationConfig.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # sizes that no module can have come back as torch's own errors
         raise ConfigError(f"{name} cannot be loaded: {one_line(error, 2)}") from error
     for what, found in (("is missing", "missing_keys"), ("has another shape than the config says", "mismatched_keys")):
@@ -218,7 +248,15 @@ def _target(known: Any, config: Any, folder: Path, name: str, head: list[str], d
     return model
 
 
-def _head(target: Any, contract: Contract, layers: int, found: Mapping[str, tuple[str, Path]], dtype: torch.dtype, name: str) -> MtpHead:
+def _head(
+    target: Any,
+    contract: Contract,
+    layers: int,
+    found: Mapping[str, tuple[str, Path]],
+    dtype: torch.dtype,
+    quantisation: Quantisation | None,
+    name: str,
+) -> MtpHead:
     """The head of a checkpoint. ``found``: checkpoint key -> (name here, shard)."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
@@ -230,7 +268,7 @@ def _head(target: Any, contract: Contract, layers: int, found: Mapping[str, tupl
     shapes = {leaf: tuple(value.shape) for leaf, value in head.state_dict().items()}
     keys = {leaf: key for key, (leaf, _) in found.items()}
     given: dict[str, Tensor] = {}
-    for leaf, tensor, key in _tensors(found, layers, name):
+    for leaf, tensor, key in plain(_tensors(found, layers, name), quantisation, f"{name}: its MTP layer"):
         own = shapes.get(leaf)
         if own is not None and tuple(tensor.shape) != own:
             raise ConfigError(f"{name}: the tensor {key} has shape {list(tensor.shape)}, expected {list(own)}")
