@@ -20,6 +20,7 @@ from ...engine.runtime import Forward
 from ...engine.values import DraftInfo, RuntimeInfo, Sampling
 from ..cached import CachedRuntime, CachedSession, Computed, Open
 from ..inputs import model_path
+from ..smoke import warn_of_a_constant_draft
 from .choice import choose, masked_scores
 from .drafting import HeadSession
 from .exact import rows_are_exact
@@ -149,7 +150,7 @@ class OnnxRuntime(CachedRuntime[_Session]):
         if name is not None and not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"name must be a string or None, not {name!r}")
         loaded = load(model, device=where, draft=draft, provider_options=provider_options, threads=threads, session_options=session_options)
-        return cls(
+        runtime = cls(
             loaded,
             device=where,
             name=name or path,
@@ -160,6 +161,8 @@ class OnnxRuntime(CachedRuntime[_Session]):
             share_buffers=share_buffers,
             row_width=row_width,
         )
+        warn_of_a_constant_draft(runtime)
+        return runtime
 
     def _describe(
         self, loaded: Loaded, device: Device, name: str, asked: int | None, draft_asked: int | None, depth: int, exact: bool | None

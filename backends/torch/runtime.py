@@ -22,6 +22,7 @@ from ...engine.errors import ConfigError, NotStarted
 from ...engine.runtime import Forward
 from ...engine.values import DraftInfo, RuntimeInfo, Sampling
 from ..cached import CachedRuntime, CachedSession, Computed, Open
+from ..smoke import warn_of_a_constant_draft
 from .caches import RowCache
 from .choice import choose, masked_scores
 from .config import DTYPES, check_class, check_config, context_length, is_plain, stop_tokens, whereabouts
@@ -166,7 +167,7 @@ class TorchRuntime(CachedRuntime[CachedSession]):
         if attn_implementation is not None and modules is False:
             raise ConfigError("attn_implementation names an attention of transformers' modules: leave it open with modules=False")
         loaded = load(model, device=device, dtype=dtype, attn_implementation=attn_implementation, draft=draft, revision=revision)
-        return cls(
+        runtime = cls(
             loaded.model,
             head=loaded.head,
             name=name or os.fspath(model),
@@ -179,6 +180,8 @@ class TorchRuntime(CachedRuntime[CachedSession]):
             packed=packed,
             row_width=row_width,
         )
+        warn_of_a_constant_draft(runtime)
+        return runtime
 
     def _reaches_back_only_so_far(self) -> bool:
         # A head with windows, or one that is fed several pairs anew, has a floor of its own.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -329,3 +330,22 @@ def test_what_is_no_path_is_refused() -> None:
             TorchRuntime.from_pretrained(model)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="is not valid UTF-8"):
         TorchRuntime.from_pretrained("model-\udcff")
+
+
+def test_case_6_7_a_head_that_drafts_one_token_whatever_comes_is_told_of_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model, tensors = parts()
+    key = next(key for key in tensors if key.endswith("eh_proj.weight"))
+    (tmp_path / "right").mkdir()
+    assert TorchRuntime.from_pretrained(save_checkpoint(tmp_path / "right", model, tensors)).live_sessions == 0
+    assert caplog.messages == []
+    (tmp_path / "wrong").mkdir()
+    folder = save_checkpoint(tmp_path / "wrong", model, {**tensors, key: torch.zeros_like(tensors[key])})
+    runtime = TorchRuntime.from_pretrained(folder, name="m")
+    assert runtime.live_sessions == 0 and len(caplog.records) == 1
+    assert re.match(r"m: the MTP head drafts the token \d+ after each of 8 prompts\. Output will be right", caplog.messages[0])
+    caplog.clear()
+    TorchRuntime.from_pretrained(folder, draft=False)
+    with torch.no_grad():
+        model.lm_head.weight.zero_()  # a target that says one token is drafted for rightly
+    TorchRuntime.from_pretrained(save_checkpoint(tmp_path / "silent", model, tensors))
+    assert caplog.messages == []
