@@ -101,11 +101,13 @@ def test_case_6_4_another_hidden_stage_loses_acceptance_and_changes_no_token(
 
     monkeypatch.setattr(head, "run", misled)
     run = start(runtime, (3, 4, 5))
-    while len(run.tokens) < 40:
+    for width in itertools.cycle((2, 3, 1)):  # spans that begin at even tokens and at odd ones: a half of them reads the hidden side
         chained = False
-        span(runtime, run, 2)
-    assert run.tokens[:40] == tuple((6 + n) % 24 for n in range(40))
-    assert sum(matched for _, matched in run.spans) < 0.75 * sum(drafted for drafted, _ in run.spans)
+        span(runtime, run, width)
+        if len(run.tokens) >= 60:
+            break
+    assert run.tokens[:60] == tuple((6 + n) % 24 for n in range(60))
+    assert sum(matched for _, matched in run.spans) < 0.9 * sum(drafted for drafted, _ in run.spans)
 
 
 def test_case_6_6_ten_fully_accepted_spans_leave_no_gap() -> None:
