@@ -39,7 +39,7 @@ lint: $(VENV)/.installed
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 check: $(VENV)/.installed
-	cd tests && ../$(BIN)/pytest -c ../pyproject.toml --rootdir .. .
+	cd tests && ../$(BIN)/pytest -n 2 --dist loadfile -c ../pyproject.toml --rootdir .. .
 
 test: lint check
 
