@@ -56,7 +56,11 @@ def constant_draft(runtime: Runtime) -> int | None:
 
 def warn_of_a_constant_draft(runtime: Runtime) -> None:
     """Say so once, in the log ``spanfold.backends``, where ``constant_draft`` finds one."""
-    token = constant_draft(runtime)
+    try:
+        token = constant_draft(runtime)
+    except Exception as error:  # whether this model decodes is for a session to find out
+        log.debug("%s: the look at its MTP head failed: %s: %s", runtime.info.model, type(error).__name__, error)
+        return
     if token is not None:
         log.warning(
             "%s: the MTP head drafts the token %d after each of %d prompts. Output will be right, speculation will be lost time: "

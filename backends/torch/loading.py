@@ -13,7 +13,7 @@ import json
 import os
 import re
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -39,7 +39,7 @@ __all__ = ["Loaded", "checkpoint_folder", "load"]
 
 _INDEX: Final = "model.safetensors.index.json"
 _SINGLE: Final = "model.safetensors"
-_GENERATION: Final = "generation_config.json"
+_WITHOUT: Final = " (draft=False loads the target alone)"
 _HUB_FILES: Final = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
 _LOOKS_LIKE_MTP: Final = re.compile(r"mtp|nextn|eh_proj|enorm|hnorm")
 _LAYER: Final = re.compile(r"\.layers\.(\d+)\.")
@@ -201,8 +201,7 @@ def _plain_weights(
     if quantisation is None or quantisation.by_transformers:
         return None
     kept = {key: (f"layers.0.{key}", shard) for key, shard in places.items() if not key.startswith(tuple(head) or "\0")}
-    found = plain(_tensors(kept, 1, name), quantisation, name)
-    return {key: tensor.to(dtype) if tensor.is_floating_point() else tensor for _, tensor, key in found}
+    return {key: tensor for _, tensor, key in plain(_tensors(kept, 1, name), quantisation, dtype, name)}
 
 
 def _target(
@@ -235,8 +234,9 @@ def _target(
             ignore_mismatched_sizes=True,  # so that they are reported by name, below
             **options,
         )
-        if weights is not None and (folder / _GENERATION).is_file():
-            model.generation_config = transformers.GenerationConfig.from_pretrained(folder, local_files_only=True)
+        if weights is not None:
+            with suppress(OSError):  # as transformers does where it reads a folder: none, or one that is none
+                model.generation_config = transformers.GenerationConfig.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # sizes that no module can have come back as torch's own errors
         raise ConfigError(f"{name} cannot be loaded: {one_line(error, 2)}") from error
     for what, found in (("is missing", "missing_keys"), ("has another shape than the config says", "mismatched_keys")):
@@ -268,7 +268,7 @@ def _head(
     shapes = {leaf: tuple(value.shape) for leaf, value in head.state_dict().items()}
     keys = {leaf: key for key, (leaf, _) in found.items()}
     given: dict[str, Tensor] = {}
-    for leaf, tensor, key in plain(_tensors(found, layers, name), quantisation, f"{name}: its MTP layer"):
+    for leaf, tensor, key in plain(_tensors(found, layers, name), quantisation, dtype, f"{name}: its MTP layer", _WITHOUT):
         own = shapes.get(leaf)
         if own is not None and tuple(tensor.shape) != own:
             raise ConfigError(f"{name}: the tensor {key} has shape {list(tensor.shape)}, expected {list(own)}")

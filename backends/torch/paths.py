@@ -201,8 +201,9 @@ class OwnHead:
         return self._output(state)
 
 
-#: The mathematics of ``OwnHead``.
-_OWN_HEAD: Final = {one: getattr(DEEPSEEK, one) for one in ("concat", "fed", "recycled", "position", "final_norm", "chain", "own_head")}
+#: The mathematics of ``OwnHead``: its contract in these fields.
+_FIELDS: Final = ("concat", "fed", "recycled", "position", "final_norm", "chain", "own_head", "layer_config", "block")
+_OWN_HEAD: Final = {one: getattr(DEEPSEEK, one) for one in _FIELDS}
 
 
 @frozen

@@ -11,9 +11,10 @@ write, and is read as ever; one that is quantised in another way than fp8 is ref
 # transformers' configs carry partial type information.
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from typing import Any, Final
 
+import torch
 from attrs import frozen
 from torch import Tensor
 
@@ -46,56 +47,68 @@ def taken_from(raw: Mapping[str, Any], config: Any, name: str) -> Quantisation |
     """Say how the weights become plain, and make ``config`` that of a model whose weights will be; None: they are plain.
 
     Args:
-        raw: the content of config.json; where a checkpoint has more than text, its text part, ``config``, does not say it.
+        raw: the content of config.json; where a checkpoint has more than text, its text part, ``config``, may not say it.
         config: the target's.
         name: of the checkpoint.
 
     Raises:
         ConfigError: a method that is not known.
     """
-    content: Any = raw.get("quantization_config")
+    inner = raw.get("text_config")
+    content: Any = raw.get("quantization_config") or (inner.get("quantization_config") if isinstance(inner, Mapping) else None)
     if content is None:
         return None
     if not isinstance(content, Mapping):
         raise ConfigError(f"{name}: quantization_config must be an object, not {content!r}")
-    method, size = content.get("quant_method"), content.get("weight_block_size") or _BLOCK
+    method = content.get("quant_method")
     if method == _COMPRESSED:
         config.quantization_config = {**content, "dequantize": True}
-    elif method == _FP8 and len(size) == 2 and all(type(one) is int and one > 0 for one in size):
-        if hasattr(config, "quantization_config"):
-            del config.quantization_config
-    else:
+        return Quantisation(True, _BLOCK)
+    if method != _FP8:
         raise ConfigError(f"{name} is quantised by {method!r}: the torch backend makes weights plain of {_FP8} in blocks and {_COMPRESSED}")
-    return Quantisation(method == _COMPRESSED, (int(size[0]), int(size[1])))
+    size: Any = content.get("weight_block_size") or _BLOCK
+    if not isinstance(size, (list, tuple)) or len(size) != 2 or not all(type(one) is int and one > 0 for one in size):
+        raise ConfigError(f"{name}: weight_block_size must be two integers above 0 (rows, columns), not {size!r}")
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    return Quantisation(False, (int(size[0]), int(size[1])))
 
 
-def plain(tensors: Iterable[tuple[str, Tensor, str]], quantisation: Quantisation | None, what: str) -> list[tuple[str, Tensor, str]]:
+def plain(
+    tensors: Iterable[tuple[str, Tensor, str]], quantisation: Quantisation | None, dtype: torch.dtype, what: str, hint: str = ""
+) -> Generator[tuple[str, Tensor, str]]:
     """Tensors (name here, tensor, checkpoint key) with plain weights in the place of fp8 ones and their factors.
 
+    One weight at a time is held in float32, and given in ``dtype``; what was plain comes as it is.
+
     Raises:
-        ConfigError: one is quantised in a way that is not known, or its factors do not fit. ``what`` is it of.
+        ConfigError: one is quantised in a way that is not known, or its factors do not fit. ``what`` is it of, ``hint`` how to do without.
     """
-    if quantisation is None:
-        return list(tensors)
     held = {leaf: (tensor, key) for leaf, tensor, key in tensors}
-    found: list[tuple[str, Tensor, str]] = []
-    for leaf, (tensor, key) in held.items():
-        if leaf.endswith(_SCALE) and leaf.removesuffix(_SCALE) in held:
-            continue
-        if (tensor.ndim > 1 and not tensor.is_floating_point()) or leaf.endswith(_OF_OTHERS):
-            raise ConfigError(f"{what} is quantised in a way that is not known ({key}); draft=False loads a target without its MTP layer")
-        scale, _ = held.get(leaf + _SCALE, (None, ""))
-        if scale is None and tensor.is_floating_point() and tensor.element_size() == 1:
-            raise ConfigError(f"{what}: {key} is of {tensor.dtype} and {key}{_SCALE} is missing")
-        found.append((leaf, tensor if scale is None else _scaled(tensor, scale, quantisation.block, key, what), key))
-    return found
+    block = _BLOCK if quantisation is None else quantisation.block
+    factors = {leaf: held.pop(leaf)[0] for leaf in list(held) if leaf.endswith(_SCALE) and leaf.removesuffix(_SCALE) in held}
+    for leaf in list(held):
+        tensor, key = held.pop(leaf)
+        scale = factors.pop(leaf + _SCALE, None)
+        if quantisation is not None and ((tensor.ndim > 1 and not tensor.is_floating_point()) or leaf.endswith(_OF_OTHERS)):
+            raise ConfigError(f"{what} is quantised in a way that is not known ({key}){hint}")
+        small = tensor.is_floating_point() and tensor.element_size() == 1
+        if small != (scale is not None) or (small and quantisation is None):
+            wrong = f"and {key}{_SCALE} is missing" if small and scale is None else f"with {_SCALE} beside it"
+            wanted = "" if quantisation is not None else ", but config.json has no quantization_config"
+            raise ConfigError(f"{what}: {key} is of {tensor.dtype} {wrong}{wanted}{hint}")
+        yield leaf, tensor if scale is None else _scaled(tensor, scale, block, key, what).to(dtype), key
 
 
 def _scaled(weight: Tensor, scale: Tensor, block: tuple[int, int], key: str, what: str) -> Tensor:
-    expected = [-(-weight.shape[at] // block[at]) for at in (0, 1)] if weight.ndim == 2 else None
+    if weight.ndim != 2:
+        raise ConfigError(f"{what}: {key} has {weight.ndim} dimensions; of fp8 in blocks matrices alone are read")
+    expected = [-(-weight.shape[at] // block[at]) for at in (0, 1)]
     if list(scale.shape) != expected or not scale.is_floating_point():
         raise ConfigError(
             f"{what}: {key}{_SCALE} is {scale.dtype} {list(scale.shape)}, expected a float {expected} for blocks of {block[0]} x {block[1]}"
         )
-    wide = scale.float().repeat_interleave(block[0], 0).repeat_interleave(block[1], 1)
-    return weight.float() * wide[: weight.shape[0], : weight.shape[1]]
+    made = weight.float()
+    for at, row in enumerate(scale.float()):
+        made[at * block[0] : (at + 1) * block[0]] *= row.repeat_interleave(block[1])[: weight.shape[1]]
+    return made

@@ -18,6 +18,7 @@ from attrs import frozen
 from torch import Tensor
 
 from ...engine.values import Rollback
+from ..inputs import one_line
 from .model_cache import ModelCache
 from .paths import Target
 
@@ -92,8 +93,7 @@ def rollback_of(target: Target, config: Any, vocabulary: int, context_length: in
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:  # the model runs on the other cache: this one is no longer what its modules expect
-                words = str(error).partition("\n")[0]
-                return Found("none", f"a forward after a cut of {_SPAN} rows to {keep} fails: {type(error).__name__}: {words}")
+                return Found("none", f"a forward after a cut of {_SPAN} rows to {keep} fails: {type(error).__name__}: {one_line(error)}")
             if _distance(got, wanted) > bound:
                 return Found("none", f"a cut of {_SPAN} rows to {keep} leaves something of the others in the cache")
     return Found(*empty.way_back)

@@ -26,7 +26,7 @@ def targets(results: Sequence[Result]) -> tuple[Target, ...]:
             held = [_over_genai(result), _speed_up(result)]
         if result.dtype == "int4":
             held = [_never_below_serial(result)]
-        found += held if result.telling >= FEWEST else [_too_few(one, result) for one in held]
+        found += [one if one.value is None or result.telling >= FEWEST else _too_few(one, result) for one in held]
     return tuple(found)
 
 

@@ -63,4 +63,6 @@ def test_nothing_is_stated_of_a_few_prompts():
     settings = [setting("serial", 1.0), setting("k=1", 1.25), setting("default", 0.95)]
     (one,) = targets([result("int4", settings, [peer(2.0)], shares=(0.03, 1.0, 0.6, 0.9, 0.2))])
     assert (one.value, one.reached) == (None, None)
+    over, _ = targets([result("float32", settings, [peer(None, "its environment is not there")], shares=(1.0,))])
+    assert over.why == "its environment is not there"
     assert one.why == "3 of 5 prompts have an output that does not repeat itself; a figure needs 4: --count"

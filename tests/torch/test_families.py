@@ -441,6 +441,17 @@ def test_the_contract_that_a_model_was_made_for_accepts_every_draft(knobs: dict[
     assert _accepted(model, head) == 1.0
 
 
+def test_a_block_of_another_config_or_kind_is_left_to_the_modules() -> None:
+    model, made = tiny_model("llama"), contract_of("LlamaForCausalLM")
+    assert TorchRuntime(model, head=MtpHead(model), modules=False).info.draft is not None
+    others: tuple[dict[str, Any], ...] = ({"layer_config": lambda config, layers: config}, {"block": lambda target, config, index: None})
+    for changes in others:
+        with pytest.raises(ConfigError, match=f"of another contract than .*: {next(iter(changes))}"):
+            head = MtpHead(model, made)
+            head.contract = evolve(made, **changes)
+            TorchRuntime(model, head=head, modules=False)
+
+
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [(name, wrong) for name, (_, _, several) in _KNOBS.items() for wrong in several],

@@ -346,6 +346,9 @@ def test_case_6_7_a_head_that_drafts_one_token_whatever_comes_is_told_of_at_once
     caplog.clear()
     TorchRuntime.from_pretrained(folder, draft=False)
     with torch.no_grad():
+        model.lm_head.weight.fill_(float("nan"))  # a forward raises: whether it decodes is for a session to find out
+    assert TorchRuntime.from_pretrained(save_checkpoint(tmp_path / "broken", model, tensors)).live_sessions == 0
+    with torch.no_grad():
         model.lm_head.weight.zero_()  # a target that says one token is drafted for rightly
     TorchRuntime.from_pretrained(save_checkpoint(tmp_path / "silent", model, tensors))
     assert caplog.messages == []

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import tiny_families
 import torch
+from attrs import evolve
 from safetensors.torch import load_file, save_file
 from torch_loop import decode, draft, start
 
@@ -57,15 +58,16 @@ def fp8_pair(family: str, folder: Path, *, head: bool) -> tuple[Path, Path]:
     return quantised, meant
 
 
-def _same(quantised: TorchRuntime, meant: TorchRuntime) -> None:
+def _same(quantised: TorchRuntime, meant: TorchRuntime, dtype: str = "float32") -> None:
     """Every parameter, the tokens with spans and without, and drafts."""
     for one, other in ((quantised._model, meant._model), (quantised._head, meant._head)):  # pyright: ignore[reportPrivateUsage]
         left, right = one.state_dict(), other.state_dict()  # pyright: ignore[reportOptionalMemberAccess]
-        assert list(left) == list(right) and all(torch.equal(left[key], right[key]) for key in left)
-    assert quantised.info.rollback == meant.info.rollback and quantised.info.dtype == meant.info.dtype == "float32"
-    tokens = decode(meant, PROMPT, 0, 20).tokens[:20]
-    assert decode(quantised, PROMPT, 0, 20).tokens[:20] == tokens
-    assert decode(quantised, PROMPT, 3, 20).tokens[:20] == tokens
+        assert list(left) == list(right)
+        assert [key for key in left if left[key].dtype != right[key].dtype or not torch.equal(left[key], right[key])] == []
+    assert quantised.info == evolve(meant.info, model=quantised.info.model) and quantised.info.dtype == dtype
+    for width in (0, 3):
+        tokens = decode(meant, PROMPT, width, 20).tokens[:20]
+        assert decode(quantised, PROMPT, width, 20).tokens[:20] == tokens
     drafts: list[tuple[int, ...]] = []
     for runtime in (quantised, meant):
         start(runtime, PROMPT)
@@ -73,12 +75,13 @@ def _same(quantised: TorchRuntime, meant: TorchRuntime) -> None:
     assert drafts[0] == drafts[1] and len(drafts[0]) == 4
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("head", [False, True])
-@pytest.mark.parametrize("family", ["llama", "deepseek_v3", "qwen3_5", "qwen3_5_moe"])
-def test_fp8_in_blocks_is_made_plain_with_a_plain_head_and_with_one_in_fp8(family: str, head: bool, tmp_path: Path) -> None:
-    """Published so: DeepSeek-V3 with its head in fp8, others with the head in plain weights beside."""
+@pytest.mark.parametrize("family", ["llama", "deepseek_v3", "exaone_moe", "qwen3_5", "qwen3_5_moe"])
+def test_fp8_in_blocks_is_made_plain_with_a_plain_head_and_with_one_in_fp8(family: str, head: bool, dtype: str, tmp_path: Path) -> None:
+    """Published so: DeepSeek-V3 with its head in fp8, others with the head in plain weights beside. Routers stay in float32."""
     quantised, meant = fp8_pair(family, tmp_path, head=head)
-    _same(TorchRuntime.from_pretrained(quantised), TorchRuntime.from_pretrained(meant))
+    _same(TorchRuntime.from_pretrained(quantised, dtype=dtype), TorchRuntime.from_pretrained(meant, dtype=dtype), dtype)
 
 
 @pytest.mark.parametrize(("format_of", "bits"), [("pack-quantized", 4), ("int-quantized", 8)])
@@ -146,9 +149,32 @@ def test_an_unknown_method_a_lost_factor_and_a_config_that_is_none_are_named(tmp
         TorchRuntime.from_pretrained(quantised)
     for given, words in (
         ({"quant_method": "awq"}, "is quantised by 'awq': the torch backend makes weights plain of fp8 in blocks and compressed-tensors"),
-        ({"quant_method": "fp8", "weight_block_size": [0, 16]}, "is quantised by 'fp8'"),
+        ({"quant_method": "fp8", "weight_block_size": [0, 16]}, r"weight_block_size must be two integers above 0 .* not \[0, 16\]"),
+        ({"quant_method": "fp8", "weight_block_size": 128}, "weight_block_size must be two integers above 0 .* not 128"),
         ("fp8", "quantization_config must be an object, not 'fp8'"),
     ):
         _configured(quantised, given)
         with pytest.raises(ConfigError, match=words):
             TorchRuntime.from_pretrained(quantised)
+
+
+def test_factors_without_fp8_fp8_without_a_config_and_stacked_weights_are_named(tmp_path: Path) -> None:
+    quantised, _ = fp8_pair("llama", tmp_path, head=True)
+    tensors = load_file(quantised / "model.safetensors")
+
+    def written(changes: dict[str, torch.Tensor]) -> Path:
+        save_file(tensors | changes, quantised / "model.safetensors", metadata={"format": "pt"})
+        return quantised
+
+    mtp = tiny_families.mtp_keys("llama")
+    for key in ("model.layers.0.mlp.up_proj.weight", next(key for key in sorted(mtp) if key.endswith("up_proj.weight"))):
+        with pytest.raises(ConfigError, match=f"{key} is of torch.bfloat16 with _scale_inv beside it"):
+            TorchRuntime.from_pretrained(written({key: tensors[key].to(torch.bfloat16)}))
+        with pytest.raises(ConfigError, match=f"{key} has 3 dimensions; of fp8 in blocks matrices alone are read"):
+            TorchRuntime.from_pretrained(written({key: tensors[key][None]}))
+    config: dict[str, Any] = json.loads((written({}) / "config.json").read_text())
+    (quantised / "config.json").write_text(json.dumps({key: one for key, one in config.items() if key != "quantization_config"}))
+    plain = {key: tensor.to(torch.float32) for key, tensor in tensors.items() if key not in mtp and not key.endswith("_scale_inv")}
+    save_file(plain | {key: tensors[key] for key in mtp}, quantised / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match="is of torch.float8_e4m3fn and .* is missing, but config.json has no quantization_config"):
+        TorchRuntime.from_pretrained(quantised)
