@@ -69,7 +69,7 @@ def check_class(kind: str, name: str) -> None:
         raise ConfigError(f"{name} is {kind}: the torch backend takes {', '.join(ARCHITECTURES)}")
 
 
-def check_config(config: Any, name: str, *, quantised: bool = False) -> None:
+def check_config(config: Any, name: str) -> None:
     """Refuse what would make a row depend on more than its prefix, or what cannot be loaded as it is."""
     rope: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
     by_type = [cast("dict[str, Any]", one) for one in rope.values() if isinstance(one, dict)]
@@ -79,7 +79,11 @@ def check_config(config: Any, name: str, *, quantised: bool = False) -> None:
             f"{name} uses rope_type {moving[0]!r}, whose frequencies follow the sequence length: "
             "the torch backend takes fixed frequencies (default, linear, llama3, yarn)"
         )
-    if not quantised and getattr(config, "quantization_config", None) is not None:
+
+
+def check_unquantised(config: Any, name: str) -> None:
+    """Refuse a model whose modules compute on quantised weights."""
+    if getattr(config, "quantization_config", None) is not None:
         raise ConfigError(f"{name} is quantised (quantization_config): the torch backend takes plain weights; from_pretrained makes them")
 
 

@@ -81,9 +81,9 @@ def load(
         text: Any = config.get_text_config(decoder=True)
     except Exception as error:  # what a field of another type leads to, is any error
         raise ConfigError(f"{name} has no usable config.json: {one_line(error, 2)}") from error
-    quantisation = taken_from(raw, config, name)
+    quantisation = taken_from(raw, (config, text), name)
     for part in (config, text):
-        check_config(part, name, quantised=quantisation is not None)
+        check_config(part, name)
     places = _places(folder, name)
     hidden_layers = int(text.num_hidden_layers)
     contract, found = contract_for(kind, places, hidden_layers)

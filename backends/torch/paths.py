@@ -201,9 +201,8 @@ class OwnHead:
         return self._output(state)
 
 
-#: The mathematics of ``OwnHead``: its contract in these fields.
-_FIELDS: Final = ("concat", "fed", "recycled", "position", "final_norm", "chain", "own_head", "layer_config", "block")
-_OWN_HEAD: Final = {one: getattr(DEEPSEEK, one) for one in _FIELDS}
+#: What ``OwnHead`` takes as DeepSeek's contract has it.
+_OWN_HEAD: Final = ("concat", "fed", "recycled", "position", "final_norm", "chain", "own_head", "layer_config", "block")
 
 
 @frozen
@@ -237,7 +236,8 @@ def plan(
         if value is not None and type(value) is not bool:
             raise ConfigError(f"{word} must be True, False or None, not {value!r}")
     reason = unfit(model) if is_plain(model) else "it runs dense models with full attention: Llama, Qwen2, Qwen3"
-    if reason is None and head is not None and (knobs := [one for one in _OWN_HEAD if getattr(head.contract, one) != _OWN_HEAD[one]]):
+    knobs = [] if head is None else [one for one in _OWN_HEAD if getattr(head.contract, one) != getattr(DEEPSEEK, one)]
+    if reason is None and knobs:
         reason = f"its MTP head is of another contract than {DEEPSEEK.name}: {', '.join(knobs)}"
     if modules is False and reason is not None:
         raise ConfigError(f"{name}: the decode path cannot run it ({reason}): use modules=True, or leave it open")

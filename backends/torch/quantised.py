@@ -43,12 +43,12 @@ class Quantisation:
     block: tuple[int, int]
 
 
-def taken_from(raw: Mapping[str, Any], config: Any, name: str) -> Quantisation | None:
-    """Say how the weights become plain, and make ``config`` that of a model whose weights will be; None: they are plain.
+def taken_from(raw: Mapping[str, Any], configs: tuple[Any, Any], name: str) -> Quantisation | None:
+    """Say how the weights become plain, and make the configs those of a model whose weights will be; None: they are plain.
 
     Args:
-        raw: the content of config.json; where a checkpoint has more than text, its text part, ``config``, may not say it.
-        config: the target's.
+        raw: the content of config.json; where a checkpoint has more than text, its text part may not say it, or it alone.
+        configs: the target's, and its text part (for a text model the same).
         name: of the checkpoint.
 
     Raises:
@@ -62,15 +62,16 @@ def taken_from(raw: Mapping[str, Any], config: Any, name: str) -> Quantisation |
         raise ConfigError(f"{name}: quantization_config must be an object, not {content!r}")
     method = content.get("quant_method")
     if method == _COMPRESSED:
-        config.quantization_config = {**content, "dequantize": True}
+        configs[0].quantization_config = {**content, "dequantize": True}
         return Quantisation(True, _BLOCK)
     if method != _FP8:
         raise ConfigError(f"{name} is quantised by {method!r}: the torch backend makes weights plain of {_FP8} in blocks and {_COMPRESSED}")
     size: Any = content.get("weight_block_size") or _BLOCK
     if not isinstance(size, (list, tuple)) or len(size) != 2 or not all(type(one) is int and one > 0 for one in size):
         raise ConfigError(f"{name}: weight_block_size must be two integers above 0 (rows, columns), not {size!r}")
-    if hasattr(config, "quantization_config"):
-        del config.quantization_config
+    for config in configs:
+        if hasattr(config, "quantization_config"):
+            del config.quantization_config
     return Quantisation(False, (int(size[0]), int(size[1])))
 
 

@@ -25,7 +25,7 @@ from ..cached import CachedRuntime, CachedSession, Computed, Open
 from ..smoke import warn_of_a_constant_draft
 from .caches import RowCache
 from .choice import choose, masked_scores
-from .config import DTYPES, check_class, check_config, context_length, is_plain, stop_tokens, whereabouts
+from .config import DTYPES, check_class, check_config, check_unquantised, context_length, is_plain, stop_tokens, whereabouts
 from .decode import key_step
 from .drafting import HeadSession
 from .exact import rows_are_exact
@@ -89,6 +89,7 @@ class TorchRuntime(CachedRuntime[CachedSession]):
         name = name or str(getattr(model.config, "name_or_path", "") or type(model).__name__)
         check_class(type(model).__name__, name)
         check_config(config, name)
+        check_unquantised(config, name)
         self._device, self._dtype = whereabouts(model, head, name)
         self._config: Any = config
         self._plain = is_plain(model)

@@ -13,7 +13,7 @@ from .targets import where_the_time_goes
 GENAI: Final = "onnxruntime-genai"
 OVER_GENAI: Final = 1.2
 SPEED_UP: Final = 1.3
-#: Prompts without which nothing is stated: the median of one prompt's pairs is that prompt's.
+#: Prompts without which no target is judged: the median of one prompt's pairs is that prompt's.
 FEWEST: Final = 4
 
 

@@ -106,7 +106,7 @@ class Redactor:
             info,
             backend=self._word(info.backend),
             model=self._mark(info.model),
-            rollback_note=self._mark(info.rollback_note) if info.rollback_note else "",
+            rollback_note=self._word(info.rollback_note),
             stop_tokens=ids.all(info.stop_tokens),
             device=self._word(info.device),
             dtype=self._word(info.dtype),

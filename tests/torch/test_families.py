@@ -108,6 +108,27 @@ def test_cases_1_1_and_1_5_wrong_drafts_turns_and_rewinds_change_no_token(family
     assert runtime.live_sessions == 0
 
 
+@pytest.mark.parametrize("family", ["exaone_moe", "mimo_v2", "qwen3_5", "nemotron_h"])
+@pytest.mark.parametrize("width", [0, 3])
+def test_case_1_5_layers_that_record_their_past_are_shrunk_after_every_forward_not_only_at_trims(
+    family: str, width: int, checkpoints: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Serial steps, fully accepted spans and rejected ones: what windows and recurrent states hold does not grow with the session."""
+    runtime = TorchRuntime.from_pretrained(checkpoints[family])
+    monkeypatch.setattr("spanfold.backends.torch.model_cache.SLACK", 2)
+    expected = decode(runtime, PROMPT, 0, 64).tokens
+    source = Patterned((*PROMPT, *expected), 128, lambda index: index % 7 == 0)
+    held: list[int] = []
+    with Decoder(runtime, policy=width, source=source) as decoder, decoder.open(PROMPT, max_tokens=60) as session:
+        for _ in session:
+            caches: list[Any] = [one.cache for one in runtime._sessions.values()]  # pyright: ignore[reportPrivateUsage]
+            layers = [layer for cache in caches for layer in cache.library.layers]
+            windows = [layer.keys.shape[2] for layer in layers if getattr(layer, "sliding_window", None) is not None]
+            states = [one.shape[-1] for layer in layers for one in getattr(layer, "conv_states", {}).values() if one is not None]
+            held.append(max(windows + states))
+    assert len(held) == 60 and max(held[30:]) <= max(held[:30])
+
+
 @pytest.mark.parametrize("family", ["exaone_moe", "qwen3_5"])
 def test_law_8_a_forward_that_fails_half_way_leaves_the_session_canonical_or_dropped(family: str, checkpoints: dict[str, Path]) -> None:
     """A span goes back to its base; a canonical row of a recurrent model has no way back, and its session is dropped."""

@@ -178,3 +178,21 @@ def test_factors_without_fp8_fp8_without_a_config_and_stacked_weights_are_named(
     save_file(plain | {key: tensors[key] for key in mtp}, quantised / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ConfigError, match="is of torch.float8_e4m3fn and .* is missing, but config.json has no quantization_config"):
         TorchRuntime.from_pretrained(quantised)
+
+
+@pytest.mark.parametrize("family", ["qwen3_5", "step3p5"])
+def test_a_quantisation_that_the_text_part_alone_tells_of_is_taken_too(family: str, tmp_path: Path) -> None:
+    quantised, meant = fp8_pair(family, tmp_path, head=False)
+    config: dict[str, Any] = json.loads((quantised / "config.json").read_text())
+    inner = config.setdefault("text_config", {key: one for key, one in config.items() if key != "quantization_config"})
+    inner["quantization_config"] = config.pop("quantization_config")
+    (quantised / "config.json").write_text(json.dumps(config))
+    _same(TorchRuntime.from_pretrained(quantised), TorchRuntime.from_pretrained(meant))
+
+
+def test_end_ids_come_from_the_generation_config_as_ever(tmp_path: Path) -> None:
+    for folder in fp8_pair("llama", tmp_path, head=True):
+        (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [5, 7]}))
+        assert TorchRuntime.from_pretrained(folder).info.stop_tokens == (5, 7)
+        (folder / "generation_config.json").write_text("{")  # transformers passes over one that cannot be read
+        assert TorchRuntime.from_pretrained(folder).info.stop_tokens != (5, 7)
